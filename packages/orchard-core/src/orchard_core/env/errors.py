@@ -1,0 +1,27 @@
+"""Typed errors of the environment layer."""
+
+from orchard_core.errors import InfrastructureError, UsageError
+
+
+class SandboxError(InfrastructureError):
+    """A sandbox could not do what was asked, for a reason that is not the command's."""
+
+
+class ProviderUnavailableError(SandboxError):
+    """The provider cannot work on this machine (not installed, not permitted)."""
+
+
+class SandboxStartError(SandboxError):
+    """The sandbox did not come up."""
+
+
+class SandboxGoneError(SandboxError):
+    """The sandbox ended (closed, killed, out of time) while it was needed."""
+
+
+class SandboxFileError(UsageError):
+    """A path in the sandbox is missing, of the wrong kind, or not permitted."""
+
+
+class ExecConflictError(UsageError):
+    """An exec id was used again for a different command."""
