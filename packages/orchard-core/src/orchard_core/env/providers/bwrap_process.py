@@ -1,0 +1,143 @@
+"""The bwrap process of one sandbox: started without blocking on it, and waited for through a pidfd."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import subprocess
+
+from orchard_core.env.errors import SandboxStartError
+from orchard_core.env.providers.bwrap_arguments import INNER_ID, OUTER_ID
+
+_log = logging.getLogger(__name__)
+
+
+class BwrapProcess:
+    """bwrap and, below it, the sandbox. Made in the loop's thread: the sandbox dies with that thread."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stderr: int, info: int, unblock: int | None) -> None:
+        self._process = process
+        self._stderr = stderr
+        self._info = info
+        self._unblock = unblock
+        self._init_pid: int | None = None
+        self._exited = asyncio.Event()
+        self._pidfd = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
+
+    @classmethod
+    def spawn(cls, argv: list[str], connection: int, as_root: bool) -> BwrapProcess:
+        """Start `argv` (bwrap's arguments follow its name) with `connection` as stdin.
+
+        As root bwrap waits until `map_users` has written its user map, which takes the parent's privilege.
+        """
+        # A file in memory takes messages of any length without anybody reading; sandboxd guards it inside.
+        stderr = os.memfd_create("bwrap-stderr")
+        info_read, info_write = os.pipe()
+        given = [info_write]
+        options = ["--info-fd", str(info_write)]
+        unblock = None
+        if as_root:
+            block, unblock = os.pipe()
+            given.append(block)
+            options += ["--userns-block-fd", str(block)]
+        try:
+            # Its own session keeps the terminal's Ctrl-C from it; we end it in order ourselves.
+            process = subprocess.Popen(
+                [argv[0], *options, *argv[1:]],
+                stdin=connection,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=given,
+                env={},
+                start_new_session=True,
+            )
+        except OSError as error:
+            for fd in (stderr, info_read, *([unblock] if unblock is not None else [])):
+                os.close(fd)
+            raise SandboxStartError(f"{argv[0]} could not be started: {error.strerror}") from error
+        finally:
+            for fd in given:
+                os.close(fd)
+        return cls(process, stderr, info_read, unblock)
+
+    @property
+    def ended(self) -> bool:
+        return self._exited.is_set()
+
+    async def map_users(self) -> None:
+        """Learn the sandbox's first process and, as root, map its users: 0 to root, the workload to nobody."""
+        data = await _read_all(self._info)
+        if not data.strip():
+            return  # bwrap failed before; its message tells why
+        pid = self._init_pid = int(json.loads(data)["child-pid"])
+        if self._unblock is None:
+            return
+        for kind in ("uid", "gid"):
+            try:
+                with open(f"/proc/{pid}/{kind}_map", "w") as file:
+                    file.write(f"0 0 1\n{INNER_ID} {OUTER_ID} 1\n")
+            except OSError as error:
+                raise SandboxStartError(f"the sandbox's users could not be mapped: {error}") from error
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._unblock, b"1")
+
+    def stderr(self) -> str:
+        """What bwrap and sandboxd complained about (at most 4,000 bytes)."""
+        return os.pread(self._stderr, 4000, 0).decode("utf-8", "replace")
+
+    def kill(self) -> None:
+        """SIGKILL the sandbox's first process, and with it all others; at once, without waiting."""
+        if self.ended:
+            return
+        if self._init_pid is not None:
+            # bwrap has not been reaped, so its child's number can't have been given to another process.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._init_pid, 9)
+        else:
+            self._process.kill()
+
+    async def end(self, patience_s: float) -> None:
+        """Wait until the sandbox, of which the connection has been closed, is gone; then kill it."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._exited.wait()
+        except TimeoutError:
+            _log.warning("a sandbox did not end by itself within %.0f s and is killed", patience_s)
+            self.kill()
+            self._process.kill()
+            await self._exited.wait()
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._process.wait()
+        os.close(self._pidfd)
+        os.close(self._info)
+        if self._unblock is not None:
+            os.close(self._unblock)
+        self._exited.set()
+
+    def __del__(self) -> None:
+        os.close(self._stderr)
+
+
+async def _read_all(fd: int) -> bytes:
+    """Read a pipe to its end, or to the end of one JSON object, without blocking the loop."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(fd, False)
+    data = b""
+    while not data.rstrip().endswith(b"}"):
+        ready = loop.create_future()
+        loop.add_reader(fd, ready.set_result, None)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(fd)
+        piece = os.read(fd, 4096)
+        if not piece:
+            break
+        data += piece
+    return data
