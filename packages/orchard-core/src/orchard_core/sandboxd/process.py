@@ -163,12 +163,11 @@ def _supervise(
     guard_process()
     command = os.fork()
     if command == 0:
-        _as_child(lambda: _execute(argv, env, cwd))
+        _as_child(lambda: _execute(argv, env, cwd, report))
     null = os.open("/dev/null", os.O_RDWR)
     _take_stdio((null, null, null))
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    os.write(report, REPORT.pack(b"p", command))
     while True:
         try:
             pid, status = os.wait()
@@ -197,8 +196,10 @@ def _reset_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _execute(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+def _execute(argv: Sequence[str], env: Mapping[str, str], cwd: str, report: int) -> None:
     os.setsid()
+    # Before the program can do anything, such as killing the supervisor.
+    os.write(report, REPORT.pack(b"p", os.getpid()))
     error: OSError | None = None
     code = 127
     try:
