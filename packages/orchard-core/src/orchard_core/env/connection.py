@@ -123,10 +123,13 @@ class ClientStream:
 
 
 class Connection(asyncio.Protocol):
-    """Frames over one transport; `lost` is set, with the reason, when it can be used no more."""
+    """Frames over one transport; `lost` is set, with the reason, when it can be used no more.
+
+    `hello` gives sandboxd's greeting, or None when the connection was lost before it.
+    """
 
     def __init__(self, on_connect: Callable[[ClientStream, dict[str, Any]], None]) -> None:
-        self.hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.hello: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self.lost = asyncio.Event()
         self.reason = "sandboxd ended"
         self._on_connect = on_connect
@@ -207,7 +210,7 @@ class Connection(asyncio.Protocol):
         self.lost.set()
         self._writable.set()
         if not self.hello.done():
-            self.hello.cancel()
+            self.hello.set_result(None)
         for stream in list(self._streams.values()):
             stream.wake()
 

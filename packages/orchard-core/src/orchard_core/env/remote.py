@@ -94,8 +94,6 @@ class SandboxClient:
 
     async def upload_tree(self, source: Path, target: str) -> None:
         """Copy a host directory into the sandbox, with modes and symlinks (kept as they are)."""
-        if not source.is_dir():
-            raise UsageError(f"{source} is not a directory")
         with tempfile.TemporaryFile() as spool:
             await asyncio.to_thread(trees.pack_tree, source, spool)
             stream = self._connection.open({"op": "upload", "path": target})
@@ -193,7 +191,9 @@ async def _incoming(stream: ClientStream, limit: int) -> AsyncIterator[bytes]:
                 return
             total += len(payload) - 1
             if kind != wire.DATA or total > limit:
-                raise SandboxFileError(f"the sandbox sent more than {limit} bytes, the most that one transfer takes")
+                raise SandboxFileError(
+                    f"the sandbox sent more than {limit} bytes, the most that one transfer takes"
+                )
             yield payload[1:]
     finally:
         stream.abandon()

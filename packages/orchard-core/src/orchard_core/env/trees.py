@@ -16,6 +16,8 @@ from orchard_core.errors import UsageError
 
 def pack_tree(source: Path, spool: IO[bytes]) -> None:
     """Write `source` (files, directories, symlinks) as a tar and rewind `spool`."""
+    if not source.is_dir():
+        raise UsageError(f"{source} is not a directory")
     with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as tar:
         tar.add(source, ".", filter=_uploaded)
     spool.seek(0)
@@ -71,7 +73,9 @@ def _unpack(spool: IO[bytes], staging: Path) -> None:
             elif member.isreg():
                 _write_member(tar, member, path)
             else:
-                raise SandboxFileError(f"the sandbox sent {member.name!r}, which is no file, directory or symlink")
+                raise SandboxFileError(
+                    f"the sandbox sent {member.name!r}, which is no file, directory or symlink"
+                )
     for path, destination in links:
         os.symlink(destination, path)
     # Deepest first and at the end, so that a read-only directory does not stop its own filling.
@@ -99,4 +103,6 @@ def _safe_name(name: str) -> str:
 def _check_link(name: str, destination: str) -> None:
     resolved = posixpath.normpath(posixpath.join(posixpath.dirname(name), destination))
     if destination.startswith("/") or resolved == ".." or resolved.startswith("../"):
-        raise SandboxFileError(f"symlink {name!r} leads out of the tree (to {destination!r}); nothing was copied")
+        raise SandboxFileError(
+            f"symlink {name!r} leads out of the tree (to {destination!r}); nothing was copied"
+        )

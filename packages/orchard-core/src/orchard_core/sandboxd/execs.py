@@ -77,7 +77,9 @@ class Command:
 
     # -- start
 
-    def start(self, argv: list[str], env: Mapping[str, str], cwd: str, timeout: float | None, stdin: bool) -> None:
+    def start(
+        self, argv: list[str], env: Mapping[str, str], cwd: str, timeout: float | None, stdin: bool
+    ) -> None:
         """Raises OSError when the process can't be made."""
         ends = [os.pipe(), os.pipe()] + ([os.pipe()] if stdin else [])
         source = ends[2][0] if stdin else os.open("/dev/null", os.O_RDONLY)
@@ -163,7 +165,9 @@ class Command:
 
     def update_reading(self) -> None:
         """Read the command's output unless a live watcher lags; a full pipe then holds the command back."""
-        lagging = self.result is None and any(watcher.live and watcher.pump.waiting for watcher in self._watchers)
+        lagging = self.result is None and any(
+            watcher.live and watcher.pump.waiting for watcher in self._watchers
+        )
         for index, fd in enumerate(self._pipes):
             if fd < 0:
                 continue
@@ -279,8 +283,8 @@ class Command:
     def forget_output(self) -> None:
         """Free the kept output; the result then says that all of it is missing."""
         assert self.result is not None
-        for name, data in zip(("stdout_dropped", "stderr_dropped"), self.outputs):
-            self.result[name] += len(data)
+        self.result["stdout_dropped"] += len(self.outputs[0])
+        self.result["stderr_dropped"] += len(self.outputs[1])
         self.outputs = (b"", b"")
 
 
@@ -300,13 +304,13 @@ class ExecTable:
         command = self._commands.get(request["id"])
         if command is not None:
             if command.identity != (request["argv"], request["env"], request["cwd"]):
-                stream.error("conflict", "exec id %r was used for a different command" % request["id"])
+                stream.error("conflict", f"exec id {command.id!r} was used for a different command")
                 return
             command.attach(stream, request["live"])
             return
         cwd = os.path.join(self._workdir, request["cwd"] or "")
         if not os.path.isdir(cwd):
-            stream.error("file", "working directory %s does not exist in the sandbox" % cwd)
+            stream.error("file", f"working directory {cwd} does not exist in the sandbox")
             return
         command = Command(self, request)
         env = dict(self._env)
@@ -314,7 +318,7 @@ class ExecTable:
         try:
             command.start(request["argv"], env, cwd, request["timeout"], request["stdin"])
         except OSError as error:
-            stream.error("sandbox", "the sandbox could not start a process: %s" % error.strerror)
+            stream.error("sandbox", f"the sandbox could not start a process: {error.strerror}")
             return
         self._commands[command.id] = command
         command.feeder = command.attach(stream, request["live"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -14,10 +15,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+# Failures of the sandbox, not of the path that was asked for.
+_NOT_THE_PATH = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENFILE,
+    errno.EMFILE,
+    errno.EAGAIN,
+    errno.ENOMEM,
+)
+
+
 def describe(error: OSError, path: str) -> tuple[str, str]:
     """An OSError as an error code and a sentence."""
-    code = "sandbox" if error.errno in (28, 122, 5, 23, 24) else "file"  # ENOSPC, EDQUOT, EIO, ENFILE, EMFILE
-    return code, "%s in the sandbox: %s" % (path, error.strerror or str(error))
+    code = "sandbox" if error.errno in _NOT_THE_PATH else "file"
+    return code, f"{path} in the sandbox: {error.strerror or error}"
 
 
 class ReadFile(Handler):
@@ -31,7 +44,7 @@ class ReadFile(Handler):
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             kind = "a directory" if stat.S_ISDIR(os.fstat(self._fd).st_mode) else "not a regular file"
             os.close(self._fd)
-            raise OSError(22, "it is %s" % kind)
+            raise OSError(errno.EINVAL, f"it is {kind}")
         stream.handler = self
         self.on_credit()
 
@@ -60,10 +73,10 @@ class WriteFile(Handler):
         self._stream = stream
         self._target = os.path.realpath(path)
         if os.path.isdir(self._target):
-            raise OSError(21, "it is a directory")
+            raise OSError(errno.EISDIR, "it is a directory")
         folder, name = os.path.split(self._target)
         os.makedirs(folder, exist_ok=True)
-        self._temporary = os.path.join(folder, ".%s.%d.part" % (name[:64], stream.number))
+        self._temporary = os.path.join(folder, f".{name[:48]}.{stream.number}.part")
         self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         self._mode = mode
         stream.handler = self

@@ -37,7 +37,7 @@ class Server:
         try:
             self._loop.run()
         except Gone:
-            pass
+            return
 
     def _on_ttl(self) -> None:
         self._connection.send(wire.BYE, 0, wire.pack({"reason": "ttl"}))
@@ -68,7 +68,7 @@ class Server:
         elif op == "listen":
             self._listen(stream, request["port"])
         else:
-            stream.error("usage", "sandboxd does not know the operation %r" % op)
+            stream.error("usage", f"sandboxd does not know the operation {op!r}")
 
     def _listen(self, stream: Stream, port: int) -> None:
         try:

@@ -7,10 +7,9 @@ from .loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket as Socket
     from collections.abc import Callable
     from typing import Any
-
-    from _socket import socket as Socket
 
     from .loop import Loop
 
@@ -164,4 +163,4 @@ class Connection:
             found.close()
             found.handler.on_reset()
         else:
-            raise wire.WireError("unexpected frame type %d" % kind)
+            raise wire.WireError(f"unexpected frame type {kind}")

@@ -88,7 +88,7 @@ def living_tree(supervisor: int, own: Container[int]) -> set[int]:
         if not name.isdigit():
             continue
         try:
-            with open("/proc/%s/stat" % name, "rb") as file:
+            with open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it ended while we were looking
@@ -214,7 +214,7 @@ def _execute(argv: Sequence[str], env: Mapping[str, str], cwd: str, report: int)
     except OSError as failed:
         error = failed
     reason = os.strerror(error.errno or 0) if error else "not found"
-    os.write(2, ("%s: %s\n" % (argv[0], reason)).encode("utf-8", "surrogateescape"))
+    os.write(2, f"{argv[0]}: {reason}\n".encode("utf-8", "surrogateescape"))
     os._exit(code)
 
 

@@ -24,7 +24,7 @@ def extract(target: str) -> None:
     with tarfile.open(fileobj=os.fdopen(0, "rb"), mode="r|") as tar:
         # Newer Pythons filter by default, which would change modes and drop absolute links.
         tar.extraction_filter = lambda member, _path: member
-        tar.extractall(target)  # noqa: S202
+        tar.extractall(target)
 
 
 def archive(source: str) -> None:
@@ -53,7 +53,9 @@ def archive(source: str) -> None:
 class TreeJob(Handler):
     """Connects a stream to the forked child's stdin or stdout, and reports how the child ended."""
 
-    def __init__(self, loop: Loop, reaper: Reaper, stream: Stream, call: Callable[[], None], path: str, upload: bool):
+    def __init__(
+        self, loop: Loop, reaper: Reaper, stream: Stream, call: Callable[[], None], path: str, upload: bool
+    ):
         self._loop = loop
         self._stream = stream
         self._path = path
@@ -153,5 +155,4 @@ class TreeJob(Handler):
             self._stream.result({})
         else:
             last = reason.strip().splitlines()[-1:] or ["the copy was killed"]
-            self._stream.error("file", "copying %s in the sandbox failed: %s" % (self._path, last[0]))
-
+            self._stream.error("file", f"copying {self._path} in the sandbox failed: {last[0]}")

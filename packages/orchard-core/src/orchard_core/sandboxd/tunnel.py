@@ -26,7 +26,7 @@ def listen(loop: Loop, connection: Connection, port: int) -> int:
 
     def on_ready(_events: int) -> None:
         try:
-            fd, _address = sock._accept()
+            fd, _address = sock._accept()  # type: ignore[attr-defined]
         except OSError:
             return  # the peer has already gone, or there are no descriptors left; it may try again
         Carrier(loop, connection.open({"op": "connect", "port": bound}), socket.socket(fileno=fd))
@@ -139,4 +139,4 @@ class Carrier(Handler):
 
 def loopback_port_error(error: OSError, port: int) -> str:
     """Why a port could not be listened on."""
-    return "port %d in the sandbox can't be listened on: %s" % (port, os.strerror(error.errno or 0))
+    return f"port {port} in the sandbox can't be listened on: {os.strerror(error.errno or 0)}"

@@ -41,7 +41,7 @@ class WireError(Exception):
 def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
     """One frame as bytes."""
     if len(payload) > MAX_PAYLOAD:
-        raise WireError("payload of %d bytes is over the limit of %d" % (len(payload), MAX_PAYLOAD))
+        raise WireError(f"payload of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
     return HEADER.pack(kind, stream, len(payload)) + payload
 
 
@@ -114,7 +114,7 @@ def _pack(value: Any, out: bytearray) -> None:
             _pack_bytes(b"s", key.encode("utf-8", "surrogateescape"), out)
             _pack(item, out)
     else:
-        raise TypeError("cannot encode %s" % type(value).__name__)
+        raise TypeError(f"cannot encode {type(value).__name__}")
 
 
 def _pack_bytes(tag: bytes, raw: bytes, out: bytearray) -> None:
@@ -141,7 +141,7 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if tag in (b"s", b"b"):
         return _unpack_bytes(tag, data, at)
     if tag not in (b"l", b"d"):
-        raise WireError("unknown tag %r" % tag)
+        raise WireError(f"unknown tag {tag!r}")
     count = _U32.unpack_from(data, at)[0]
     at += 4
     if count > len(data) - at:

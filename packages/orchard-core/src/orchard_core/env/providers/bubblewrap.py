@@ -21,7 +21,6 @@ import socket
 import subprocess
 import uuid
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from orchard_core.env.bundle import sandbox_python, sandboxd_bundle
@@ -54,7 +53,12 @@ class BubblewrapSandbox(SandboxClient):
     """A sandbox made by `BubblewrapProvider`."""
 
     def __init__(
-        self, sandbox_id: str, spec: SandboxSpec, connection: Connection, tunnels: Tunnels, process: BwrapProcess
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        connection: Connection,
+        tunnels: Tunnels,
+        process: BwrapProcess,
     ) -> None:
         super().__init__(connection, tunnels)
         self._id = sandbox_id
@@ -83,9 +87,7 @@ class BubblewrapSandbox(SandboxClient):
     async def __aenter__(self) -> BubblewrapSandbox:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     def _expire(self) -> None:
@@ -184,18 +186,13 @@ async def _await_hello(connection: Connection, process: BwrapProcess) -> None:
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             await process.map_users()
-            lost = asyncio.ensure_future(connection.lost.wait())
-            try:
-                await asyncio.wait({connection.hello, lost}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                lost.cancel()
+            hello = await connection.hello
     except TimeoutError as error:
         connection.shut("it did not start")
         raise SandboxStartError(f"the sandbox did not start within {START_TIMEOUT_S:.0f} s") from error
-    if connection.lost.is_set():
+    if hello is None:
         await process.end(_CLOSE_TIMEOUT_S)
         raise _start_error(process.stderr())
-    hello = connection.hello.result()
     if hello.get("version") != wire.VERSION:
         connection.shut("it speaks another protocol version")
         raise SandboxStartError("sandboxd in the sandbox speaks another protocol version")
@@ -223,4 +220,3 @@ def _config(spec: SandboxSpec, layout: arguments.Layout, as_root: bool) -> dict[
         "user": arguments.INNER_ID if as_root else None,
         "own": layout.owned(),
     }
-

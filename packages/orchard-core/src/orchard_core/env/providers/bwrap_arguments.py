@@ -59,7 +59,9 @@ def check_spec(spec: SandboxSpec) -> None:
             raise UsageError(f"{name} must be positive, not {value}")
     for path in (spec.workdir, *(mount.target for mount in spec.mounts)):
         if not path.startswith("/") or posixpath.normpath(path) != path or path == "/":
-            raise UsageError(f"{path!r} must be an absolute path inside the sandbox, without '..' and not '/'")
+            raise UsageError(
+                f"{path!r} must be an absolute path inside the sandbox, without '..' and not '/'"
+            )
 
 
 def etc_folder() -> Path:
@@ -147,7 +149,11 @@ class Layout:
         for mount in self.spec.mounts:
             if not os.path.exists(mount.source):
                 raise SandboxStartError(f"the mount source {mount.source} does not exist")
-            args += ["--ro-bind" if mount.read_only else "--bind", os.path.realpath(mount.source), mount.target]
+            args += [
+                "--ro-bind" if mount.read_only else "--bind",
+                os.path.realpath(mount.source),
+                mount.target,
+            ]
         if self.spec.workdir not in self.writable():
             args += ["--dir", self.spec.workdir]
         args += ["--ro-bind", bundle, BUNDLE, "--chdir", "/"]

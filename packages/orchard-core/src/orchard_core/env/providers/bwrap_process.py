@@ -76,12 +76,7 @@ class BwrapProcess:
         pid = self._init_pid = int(json.loads(data)["child-pid"])
         if self._unblock is None:
             return
-        for kind in ("uid", "gid"):
-            try:
-                with open(f"/proc/{pid}/{kind}_map", "w") as file:
-                    file.write(f"0 0 1\n{INNER_ID} {OUTER_ID} 1\n")
-            except OSError as error:
-                raise SandboxStartError(f"the sandbox's users could not be mapped: {error}") from error
+        _write_maps(pid)
         with contextlib.suppress(BrokenPipeError):
             os.write(self._unblock, b"1")
 
@@ -122,6 +117,15 @@ class BwrapProcess:
 
     def __del__(self) -> None:
         os.close(self._stderr)
+
+
+def _write_maps(pid: int) -> None:
+    for kind in ("uid", "gid"):
+        try:
+            with open(f"/proc/{pid}/{kind}_map", "w") as file:
+                file.write(f"0 0 1\n{INNER_ID} {OUTER_ID} 1\n")
+        except OSError as error:
+            raise SandboxStartError(f"the sandbox's users could not be mapped: {error}") from error
 
 
 async def _read_all(fd: int) -> bytes:
