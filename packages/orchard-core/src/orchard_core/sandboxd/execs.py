@@ -115,6 +115,8 @@ class Command:
 
     def leave(self, watcher: Watcher) -> None:
         """A client gave up. A command that nobody can ask for again is killed; others run on."""
+        if watcher not in self._watchers:
+            return  # it was being answered
         self._watchers.remove(watcher)
         if watcher is self.feeder:
             self.end_stdin()

@@ -96,7 +96,10 @@ class TreeJob(Handler):
 
     def on_reset(self) -> None:
         self._close()
-        os.kill(self._pid, 9)
+        if self._status is None:
+            os.kill(self._pid, 9)
+        else:
+            self._settle()
 
     def _write(self, _events: int = 0) -> None:
         while self._queue and self._fd >= 0:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import subprocess
 
 from orchard_core.env.errors import SandboxStartError
@@ -23,7 +24,7 @@ class BwrapProcess:
         self._stderr = stderr
         self._info = info
         self._unblock = unblock
-        self._init_pid: int | None = None
+        self._init: int | None = None  # a pidfd of the sandbox's first process
         self._exited = asyncio.Event()
         self._pidfd = os.pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
@@ -73,12 +74,13 @@ class BwrapProcess:
         data = await _read_all(self._info)
         if not data.strip():
             return  # bwrap failed before; its message tells why
-        pid = self._init_pid = int(json.loads(data)["child-pid"])
-        if self._unblock is None:
-            return
-        _write_maps(pid)
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._unblock, b"1")
+        pid = int(json.loads(data)["child-pid"])
+        with contextlib.suppress(ProcessLookupError):
+            self._init = os.pidfd_open(pid)
+        if self._unblock is not None:
+            _write_maps(pid)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._unblock, b"1")
 
     def stderr(self) -> str:
         """What bwrap and sandboxd complained about (at most 4,000 bytes)."""
@@ -88,10 +90,9 @@ class BwrapProcess:
         """SIGKILL the sandbox's first process, and with it all others; at once, without waiting."""
         if self.ended:
             return
-        if self._init_pid is not None:
-            # bwrap has not been reaped, so its child's number can't have been given to another process.
+        if self._init is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._init_pid, 9)
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
         else:
             self._process.kill()
 
@@ -110,13 +111,12 @@ class BwrapProcess:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         self._process.wait()
         os.close(self._pidfd)
-        os.close(self._info)
-        if self._unblock is not None:
-            os.close(self._unblock)
         self._exited.set()
 
     def __del__(self) -> None:
-        os.close(self._stderr)
+        for fd in (self._stderr, self._info, self._unblock, self._init):
+            if fd is not None:
+                os.close(fd)
 
 
 def _write_maps(pid: int) -> None:
