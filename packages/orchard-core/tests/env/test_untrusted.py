@@ -63,12 +63,17 @@ def _ignore(stream: ClientStream, request: dict[str, Any]) -> None:
     stream.abandon()
 
 
+async def _receive_for_ever(stream: ClientStream) -> None:
+    while True:
+        await stream.receive()
+
+
 @pytest.mark.parametrize(
     "sent",
     [
         b"\xff" * 20,
         wire.frame(wire.DATA, 1, b""),
-        wire.frame(wire.DATA, 1, b"\0" + b"x" * (wire.INITIAL_CREDIT + 1)),
+        wire.frame(wire.DATA, 1, b"\0" * (wire.INITIAL_CREDIT + 2)),
         wire.frame(wire.CREDIT, 1, wire.pack(-5)),
         wire.frame(wire.OPEN, 3, wire.pack({})),
         wire.frame(wire.OPEN, 2, wire.pack([])),
@@ -82,8 +87,8 @@ async def test_a_peer_that_breaks_the_protocol_loses_the_connection(sent: bytes)
             lambda: Connection(_ignore), sock=ours
         )
         stream = connection.open({"op": "read"})
-        theirs.sendall(sent)
+        theirs.setblocking(False)
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, sent))
         with pytest.raises(SandboxGoneError, match="protocol"):
-            async with asyncio.timeout(20):
-                await stream.receive()
-                await stream.receive()
+            await asyncio.wait_for(_receive_for_ever(stream), 20)
+        sending.cancel()

@@ -142,21 +142,18 @@ class Layout:
         size = str(self.spec.disk_bytes or DEFAULT_DISK)
         for root in self.writable():
             mode = "1777" if root in ("/tmp", "/dev/shm") else "0755"
-            args += ["--perms", mode, "--size", size, "--tmpfs", root]
+            args += [*_parents(root), "--perms", mode, "--size", size, "--tmpfs", root]
         args += _etc(etc, self.spec.network == "host")
         if self.python_prefix is not None:
-            args += ["--ro-bind", self.python_prefix, self.python_prefix]
+            args += [*_parents(self.python_prefix), "--ro-bind", self.python_prefix, self.python_prefix]
         for mount in self.spec.mounts:
             if not os.path.exists(mount.source):
                 raise SandboxStartError(f"the mount source {mount.source} does not exist")
-            args += [
-                "--ro-bind" if mount.read_only else "--bind",
-                os.path.realpath(mount.source),
-                mount.target,
-            ]
+            kind = "--ro-bind" if mount.read_only else "--bind"
+            args += [*_parents(mount.target), kind, os.path.realpath(mount.source), mount.target]
         if self.spec.workdir not in self.writable():
-            args += ["--dir", self.spec.workdir]
-        args += ["--ro-bind", bundle, BUNDLE, "--chdir", "/"]
+            args += [*_parents(self.spec.workdir), "--perms", "0755", "--dir", self.spec.workdir]
+        args += [*_parents(BUNDLE), "--ro-bind", bundle, BUNDLE, "--chdir", "/"]
         return [*args, "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
@@ -166,8 +163,14 @@ def _etc(made: str, network: bool) -> list[str]:
         args += ["--ro-bind", f"{made}/{name}", f"/etc/{name}"]
     for name in (*_ETC_SHOWN, *(("resolv.conf",) if network else ())):
         if os.path.exists(f"/etc/{name}"):
-            args += ["--ro-bind", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
+            args += [*_parents(f"/etc/{name}"), "--ro-bind", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
     return args
+
+
+def _parents(path: str) -> list[str]:
+    """Make the folders above `path` for all to enter; bwrap by itself makes them for their owner alone."""
+    folder = posixpath.dirname(path)
+    return [] if folder == "/" else [*_parents(folder), "--perms", "0755", "--dir", folder]
 
 
 def _within(path: str, root: str) -> bool:
