@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ async def bench_exec(provider: Provider, rounds: int) -> dict[str, dict[str, flo
     """Round trips of the smallest program, by argv and through the shell, and of a 1 KiB file."""
     results: dict[str, list[float]] = {"exec_argv": [], "exec_shell": [], "write_file": [], "read_file": []}
     async with await provider.create(SandboxSpec()) as sandbox:
-        calls = {
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
             "exec_argv": lambda: sandbox.exec(["/bin/true"]),
             "exec_shell": lambda: sandbox.exec("exit 0"),
             "write_file": lambda: sandbox.write_file("f", b"x" * 1024),
