@@ -110,15 +110,75 @@ async def test_a_killed_daemon_fails_pending_calls() -> None:
 
 
 async def test_a_cancelled_start_leaves_nothing() -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
     async with BubblewrapProvider() as provider:
         await (await provider.create(SandboxSpec())).close()
-        for delay in (0.0, 0.002, 0.01, 0.02):
-            start = asyncio.create_task(provider.create(SandboxSpec(labels={})))
-            await asyncio.sleep(delay)
+        for delay in range(30):
+            start = asyncio.create_task(provider.create(SandboxSpec(workdir=f"/{marker}")))
+            await asyncio.sleep(delay * 0.0005)
             start.cancel()
             await asyncio.gather(start, return_exceptions=True)
         await provider.close()
-        assert _children(os.getpid()) <= 1  # `ps` itself
+        assert _gone(marker), _processes(marker)
+
+
+STARTER = """
+import asyncio, sys
+from orchard_core.env import SandboxSpec, open_provider
+
+async def main(marker):
+    provider = open_provider("bubblewrap")
+    await (await provider.create(SandboxSpec())).close()
+    print("ready", flush=True)
+    await asyncio.gather(*(provider.create(SandboxSpec(workdir="/" + marker)) for _ in range(4)))
+    print("up", flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.004, 0.008, 0.016, 0.032])
+def test_a_program_killed_during_starts_leaves_nothing(delay: float) -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER, marker], stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        time.sleep(delay)
+        program.kill()
+    assert _gone(marker), _processes(marker)
+
+
+FORKER = """
+import asyncio, os, sys, time
+from orchard_core.env import SandboxSpec, open_provider
+
+async def main(marker):
+    sandbox = await open_provider("bubblewrap").create(SandboxSpec(workdir="/" + marker))
+    worker = os.fork()
+    if worker == 0:
+        time.sleep(1000)
+    print(worker, flush=True)
+    await sandbox.exec("sleep 1000")
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_forked_worker_does_not_keep_the_sandboxes_of_a_killed_program() -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    program = subprocess.Popen([sys.executable, "-c", FORKER, marker], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    worker = int(program.stdout.readline())
+    program.kill()
+    program.wait()
+    try:
+        assert _gone(f"/{marker} "), _processes(marker)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        program.stdout.close()
 
 
 async def test_many_at_once() -> None:

@@ -9,7 +9,7 @@ import sys
 
 from . import files, process, trees, tunnel, wire
 from .execs import ExecTable
-from .loop import Loop
+from .loop import READ, Loop
 from .mux import Connection, Gone, Stream
 from .reaper import Reaper
 
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 class Server:
     """Hands each request of the client to what serves it."""
 
-    def __init__(self, sock: socket.socket, config: dict[str, Any]) -> None:
+    def __init__(self, sock: socket.socket, config: dict[str, Any], client: int) -> None:
         self._loop = Loop()
         self._workdir: str = config["workdir"]
         self._reaper = Reaper(self._loop)
         self._execs = ExecTable(self._loop, self._reaper, config["env"], self._workdir)
         self._connection = Connection(self._loop, sock, self._on_open)
         self._loop.after(config["ttl_s"], self._on_ttl)
+        if client >= 0:
+            self._loop.watch(client, READ, lambda _events: self._loop.stop())
 
     def serve(self) -> None:
         """Serve until the client is gone or the time is up."""
@@ -80,7 +82,15 @@ class Server:
 
 
 def main() -> None:
-    """Serve the socket on stdin. The first frame must be CONFIG."""
+    """Serve the socket on stdin. The first frame must be CONFIG.
+
+    The argument, if any, is an inherited pidfd of the client's process. The daemon ends with that
+    process even if another one, such as a forked worker, still holds the client's end of the socket.
+    """
+    client = int(sys.argv[1]) if len(sys.argv) > 1 else -1
+    process.close_all_but(client)
+    if client >= 0:
+        os.set_inheritable(client, False)
     sock = socket.socket(fileno=os.dup(0))
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
@@ -91,10 +101,11 @@ def main() -> None:
     limit(config)
     become(config)
     process.guard_process()
+    process.die_with_parent()
     os.umask(0o022)
     os.chdir("/")
     sock.setblocking(False)
-    Server(sock, config).serve()
+    Server(sock, config, client).serve()
     os._exit(0)
 
 

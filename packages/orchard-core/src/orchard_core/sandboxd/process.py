@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REPORT = struct.Struct("!ci")
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -38,6 +39,17 @@ def guard_process() -> None:
     assert _prctl is not None
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Be killed when the process that started this one dies. To be called after the last change of user."""
+    assert _prctl is not None
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def close_all_but(keep: int) -> None:
+    """Close what was inherited above stderr, except `keep` (-1: nothing)."""
+    _close_above(3, keep if keep > 2 else 3)
 
 
 def spawn_supervised(

@@ -152,22 +152,24 @@ async def _start(tools: _Tools, spec: SandboxSpec) -> BubblewrapSandbox:
     sandbox_id = f"orchard-{uuid.uuid4().hex[:12]}"
     as_root = os.geteuid() == 0
     layout = arguments.Layout(spec, tools.python_prefix)
+    client = os.pidfd_open(os.getpid())
     argv = [
         tools.bwrap,
         *arguments.isolation(sandbox_id, spec, as_root, tools.can_disable_userns),
         *layout.arguments(tools.bundle, tools.etc),
-        *arguments.sandboxd_command(tools.python),
+        *arguments.sandboxd_command(tools.python, client),
     ]
     ours, theirs = socket.socketpair()
     try:
         ours.setblocking(False)
         ours.send(wire.frame(wire.CONFIG, 0, wire.pack(_config(spec, layout, as_root))))
-        process = BwrapProcess.spawn(argv, theirs.fileno(), as_root)
+        process = BwrapProcess.spawn(argv, theirs.fileno(), client, as_root)
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
+        os.close(client)
     tunnels = Tunnels()
     try:
         _transport, connection = await asyncio.get_running_loop().create_connection(
@@ -176,7 +178,6 @@ async def _start(tools: _Tools, spec: SandboxSpec) -> BubblewrapSandbox:
         await _await_hello(connection, process)
     except BaseException:
         ours.close()
-        process.kill()
         await process.end(_CLOSE_TIMEOUT_S)
         raise
     return BubblewrapSandbox(sandbox_id, spec, connection, tunnels, process)

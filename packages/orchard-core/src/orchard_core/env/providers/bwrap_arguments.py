@@ -84,7 +84,9 @@ def etc_folder() -> Path:
 
 def isolation(sandbox_id: str, spec: SandboxSpec, as_root: bool, can_disable_userns: bool) -> list[str]:
     """Namespaces and privileges."""
-    args = ["--unshare-all", "--unshare-user", "--hostname", sandbox_id, "--die-with-parent", "--new-session"]
+    # No --die-with-parent: it kills bwrap but, in the midst of a start, not yet its child, which would wait
+    # for ever. sandboxd sees the end of the client instead, and bwrap ends with sandboxd.
+    args = ["--unshare-all", "--unshare-user", "--hostname", sandbox_id, "--new-session"]
     # sandboxd as process 1 can't be killed from inside, not even by `kill -9 -1`.
     args += ["--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
     if spec.network == "host":
@@ -99,10 +101,13 @@ def isolation(sandbox_id: str, spec: SandboxSpec, as_root: bool, can_disable_use
     return args
 
 
-def sandboxd_command(python: str) -> list[str]:
-    """How sandboxd is started: not as `python BUNDLE`, which would import `runpy` first."""
+def sandboxd_command(python: str, client: int) -> list[str]:
+    """How sandboxd is started: not as `python BUNDLE`, which would import `runpy` first.
+
+    `client` is the inherited pidfd of this process.
+    """
     start = f"import sys; sys.path.insert(0, {BUNDLE!r}); from sandboxd.main import main; main()"
-    return ["--", python, "-I", "-S", "-c", start]
+    return ["--", python, "-I", "-S", "-c", start, str(client)]
 
 
 @dataclass(frozen=True, slots=True)

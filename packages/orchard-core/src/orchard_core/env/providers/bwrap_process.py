@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BwrapProcess:
-    """bwrap and, below it, the sandbox. Made in the loop's thread: the sandbox dies with that thread."""
+    """bwrap and, below it, the sandbox."""
 
     def __init__(self, process: subprocess.Popen[bytes], stderr: int, info: int, unblock: int | None) -> None:
         self._process = process
@@ -30,8 +30,8 @@ class BwrapProcess:
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
     @classmethod
-    def spawn(cls, argv: list[str], connection: int, as_root: bool) -> BwrapProcess:
-        """Start `argv` (bwrap's arguments follow its name) with `connection` as stdin.
+    def spawn(cls, argv: list[str], connection: int, client: int, as_root: bool) -> BwrapProcess:
+        """Start `argv` (bwrap's arguments follow its name) with `connection` as stdin and `client` inherited.
 
         As root bwrap waits until `map_users` has written its user map, which takes the parent's privilege.
         """
@@ -52,7 +52,7 @@ class BwrapProcess:
                 stdin=connection,
                 stdout=stderr,
                 stderr=stderr,
-                pass_fds=given,
+                pass_fds=[*given, client],
                 env={},
                 start_new_session=True,
             )
@@ -87,24 +87,25 @@ class BwrapProcess:
         return os.pread(self._stderr, 4000, 0).decode("utf-8", "replace")
 
     def kill(self) -> None:
-        """SIGKILL the sandbox's first process, and with it all others; at once, without waiting."""
-        if self.ended:
-            return
-        if self._init is not None:
+        """SIGKILL the sandbox's first process, and with it all others; at once, without waiting.
+
+        bwrap itself is never killed: its child might still be waiting for it, and would do so for ever.
+        """
+        if self._init is not None and not self.ended:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-        else:
-            self._process.kill()
 
     async def end(self, patience_s: float) -> None:
         """Wait until the sandbox, of which the connection has been closed, is gone; then kill it."""
+        if self._unblock is not None:
+            os.close(self._unblock)  # a start that was given up goes on, finds its client gone, and ends
+            self._unblock = None
         try:
             async with asyncio.timeout(patience_s):
                 await self._exited.wait()
         except TimeoutError:
             _log.warning("a sandbox did not end by itself within %.0f s and is killed", patience_s)
             self.kill()
-            self._process.kill()
             await self._exited.wait()
 
     def _on_exit(self) -> None:
