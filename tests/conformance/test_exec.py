@@ -182,7 +182,8 @@ async def test_sixteen_commands_run_at_the_same_time(sandbox: Sandbox) -> None:
 
 
 async def test_killing_everything_inside_ends_neither_the_command_nor_the_sandbox(sandbox: Sandbox) -> None:
-    assert (await sandbox.exec("kill -9 -1; echo alive", timeout=20)).text == "alive\n"
+    for _ in range(40):  # there are several ways for the ends to cross
+        assert (await sandbox.exec("kill -9 -1; echo alive", timeout=20)).text == "alive\n"
     assert (await sandbox.exec("echo again")).text == "again\n"
 
 

@@ -34,9 +34,9 @@ class Server:
     def serve(self) -> None:
         """Serve until the client is gone or the time is up."""
         hello = {"version": wire.VERSION, "python": list(sys.version_info[:3])}
-        self._connection.start()
-        self._connection.send(wire.HELLO, 0, wire.pack(hello))
         try:
+            self._connection.start()
+            self._connection.send(wire.HELLO, 0, wire.pack(hello))
             self._loop.run()
         except Gone:
             return

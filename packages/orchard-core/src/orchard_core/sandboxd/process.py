@@ -182,12 +182,16 @@ def _supervise(
         signal.signal(number, signal.SIG_IGN)
     while True:
         try:
-            pid, status = os.wait()
+            # Report first and reap then: if this process is killed between, sandboxd inherits the zombie.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             return
-        if pid == command:
-            os.write(report, REPORT.pack(b"s", status))
+        assert ended is not None
+        if ended.si_pid == command:
+            normal = ended.si_code == os.CLD_EXITED
+            os.write(report, REPORT.pack(b"s", ended.si_status << 8 if normal else ended.si_status))
             os.close(report)
+        os.waitpid(ended.si_pid, 0)
 
 
 def _run_function(call: Callable[[], None], stdio: tuple[int, int, int]) -> None:

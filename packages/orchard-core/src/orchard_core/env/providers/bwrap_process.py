@@ -38,7 +38,9 @@ class BwrapProcess:
         # A file in memory takes messages of any length without anybody reading; sandboxd guards it inside.
         stderr = os.memfd_create("bwrap-stderr")
         info_read, info_write = os.pipe()
-        given = [info_write]
+        # With the reading end too, or else bwrap, writing to it when we have died, would die of the
+        # broken pipe in the midst of a start, and leave its child waiting.
+        given = [info_write, info_read]
         options = ["--info-fd", str(info_write)]
         unblock = None
         if as_root:
@@ -57,12 +59,13 @@ class BwrapProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            for fd in (stderr, info_read, *([unblock] if unblock is not None else [])):
+            for fd in (stderr, info_read, *([] if unblock is None else [unblock])):
                 os.close(fd)
             raise SandboxStartError(f"{argv[0]} could not be started: {error.strerror}") from error
         finally:
             for fd in given:
-                os.close(fd)
+                if fd != info_read:
+                    os.close(fd)
         return cls(process, stderr, info_read, unblock)
 
     @property
