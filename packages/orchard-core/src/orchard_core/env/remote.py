@@ -74,6 +74,7 @@ class SandboxClient:
             stream.abandon()
             if feeder is not None:
                 feeder.cancel()
+                await asyncio.gather(feeder, return_exceptions=True)  # what matters of it, receive() has told
 
     async def read_file(self, path: str) -> bytes:
         """The bytes of a regular file of at most 1 GiB."""

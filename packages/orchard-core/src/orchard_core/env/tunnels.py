@@ -70,6 +70,7 @@ async def _carry(stream: ClientStream, target: tuple[str, int]) -> None:
         inward.cancel()
         stream.abandon()
         writer.close()
+        await asyncio.gather(outward, inward, return_exceptions=True)
 
 
 async def _outward(stream: ClientStream, writer: asyncio.StreamWriter) -> None:
