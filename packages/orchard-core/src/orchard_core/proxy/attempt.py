@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,8 @@ from orchard_core.errors import OrchardError
 from orchard_core.proxy.dialects.chat import ReplyHead
 from orchard_core.proxy.errors import CallRefused
 from orchard_core.proxy.generate import Generated
+
+_log = logging.getLogger(__name__)
 
 
 class Attempt:
@@ -102,9 +105,9 @@ class Attempt:
         elif isinstance(error, OrchardError):
             self._end(None, CallRefused("internal_error", str(error)))
         else:
-            self._end(
-                None, CallRefused("internal_error", f"the call failed with {type(error).__name__}: {error}")
-            )
+            _log.error("a model call failed unexpectedly", exc_info=error)
+            reason = f"the call failed with {type(error).__name__}: {error}"
+            self._end(None, CallRefused("internal_error", reason))
 
     def _end(self, generated: Generated | None, refusal: CallRefused | None) -> None:
         self.generated, self.refusal, self._ended = generated, refusal, True
