@@ -179,14 +179,14 @@ def test_the_longest_earlier_call_wins_and_every_prompt_extends_or_renders(data)
         if fitting:
             longest, ids = max(fitting, key=lambda fit: fit[0])
             assert prompt.mode == "extended"
-            assert prompt.ids == ids + renderer.render_suffix(messages[longest:])
+            assert prompt.ids.tolist() == ids + renderer.render_suffix(messages[longest:])
         else:
-            assert (prompt.mode, prompt.ids) == ("rendered", renderer.render(messages, []))
+            assert (prompt.mode, prompt.ids.tolist()) == ("rendered", renderer.render(messages, []))
         reply = {"role": "assistant", "content": data.draw(st.sampled_from("uv"))}
         completion = [*renderer.encode(f" {reply['content']} "), STOP]
         index.add(prompt, reply, completion, complete=True)
         known = [one for one in known if one[0] != [*messages, reply]]
-        known.append(([*messages, reply], prompt.ids + completion))
+        known.append(([*messages, reply], prompt.ids.tolist() + completion))
 
 
 class ByteRenderer(CharRenderer):

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from orchard_core.engine.errors import ContextOverflowError, EngineError
 from orchard_core.engine.protocol import (
     ChatReply,
+    ChatRequest,
     FinishReason,
     MessageEngine,
-    Renderer,
     SamplingParams,
     TokenChunk,
     TokenEngine,
@@ -58,7 +58,7 @@ class _Facts:
 
     message: Mapping[str, Any]
     finish_reason: FinishReason
-    prompt_ids: Sequence[int] | None = None
+    prompt_ids: Sequence[int] | NDArray[np.int32] | None = None
     completion_ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
     source: TokenSource = "none"
@@ -94,9 +94,9 @@ async def call_token_engine(engine: TokenEngine, index: PromptIndex, context: Ca
 
 
 async def call_message_engine(
-    engine: MessageEngine, index: PromptIndex | None, renderer: Renderer | None, context: CallContext
+    engine: MessageEngine, index: PromptIndex | None, context: CallContext
 ) -> Generated:
-    """Ask a message engine; its ids are recorded if it reports them, rendered if there is a renderer, else absent."""
+    """Ask a message engine; its ids are recorded if it reports them, rendered if there is an `index` (and so a renderer), else absent."""
     started_at = time.time()
     request = dataclasses.replace(
         context.call.request, model=engine.model, sampling=context.sampling, session=context.rollout_id
@@ -109,7 +109,7 @@ async def call_message_engine(
     if reply.finish_reason == "abort":
         raise EngineError("the engine aborted the request; send it again")
     message = chat.reply_message(reply.message, context.index)
-    facts = _facts_of_reply(reply, message, index, renderer, request.messages, request.tools)
+    facts = _facts_of_reply(reply, message, index, request)
     return _generated(context, facts, engine.model, started_at)
 
 
@@ -121,7 +121,7 @@ async def _sample(
     versions: list[int] = []
     finish: FinishReason | None = None
     text = TextStream(engine.renderer) if context.emit is not None else None
-    async with _closing(engine.stream(prompt.ids, sampling)) as chunks:
+    async with _closing(engine.stream(prompt.ids.tolist(), sampling)) as chunks:
         async for chunk in chunks:
             if chunk.token_ids:
                 facts.first_token_at = facts.first_token_at or time.time()
@@ -150,9 +150,7 @@ def _facts_of_reply(
     reply: ChatReply,
     message: Mapping[str, Any],
     index: PromptIndex | None,
-    renderer: Renderer | None,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
+    request: ChatRequest,
 ) -> _Facts:
     facts = _Facts(
         message,
@@ -166,13 +164,14 @@ def _facts_of_reply(
         facts.source, facts.mode = "engine", "reported"
         if reply.logprobs is not None and len(reply.logprobs) == len(reply.token_ids):
             facts.logprobs = reply.logprobs
-    elif renderer is not None and index is not None:
-        prompt = index.build(messages, tools)
+    elif index is not None:
+        prompt = index.build(request.messages, request.tools)
         facts.prompt_ids, facts.mode, facts.source = prompt.ids, prompt.mode, "rendered"
-        facts.completion_ids = renderer.render_completion(message)
+        facts.completion_ids = index.renderer.render_completion(message)
         index.add(prompt, message, facts.completion_ids, complete=reply.finish_reason != "length")
-    facts.prompt_tokens = facts.prompt_tokens or len(facts.prompt_ids or ())
-    facts.completion_tokens = facts.completion_tokens or len(facts.completion_ids or ())
+    if facts.prompt_ids is not None and facts.completion_ids is not None:
+        facts.prompt_tokens = facts.prompt_tokens or len(facts.prompt_ids)
+        facts.completion_tokens = facts.completion_tokens or len(facts.completion_ids)
     return facts
 
 
@@ -205,7 +204,7 @@ def _generated(context: CallContext, facts: _Facts, model: str, started_at: floa
     return Generated(record, rest, facts.overflow)
 
 
-def _array(ids: Sequence[int] | None) -> NDArray[np.int32]:
+def _array(ids: Sequence[int] | NDArray[np.int32] | None) -> NDArray[np.int32]:
     return _NO_IDS if ids is None else np.asarray(ids, dtype=np.int32)
 
 

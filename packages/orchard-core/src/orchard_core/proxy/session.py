@@ -6,15 +6,16 @@ import dataclasses
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from orchard_core.engine.protocol import Engine, Renderer, SamplingParams, TokenEngine
 from orchard_core.proxy.attempt import Attempt
 from orchard_core.proxy.dialects.chat import ChatCall, ReplyHead
 from orchard_core.proxy.errors import CallRefused
-from orchard_core.proxy.generate import CallContext, call_message_engine, call_token_engine
+from orchard_core.proxy.generate import CallContext, Generated, call_message_engine, call_token_engine
 from orchard_core.proxy.tokens import PromptIndex
 from orchard_core.trajectory.types import ModelCall
 
@@ -76,8 +77,14 @@ class Session:
         self.secret = secrets.token_urlsafe(32)
         self.ended_by: EndedBy | None = None
         self._engine = engine
-        self._renderer = engine.renderer if isinstance(engine, TokenEngine) else renderer
-        self._index = PromptIndex(self._renderer) if self._renderer is not None else None
+        self._generate: Callable[[CallContext], Coroutine[Any, Any, Generated]]
+        if isinstance(engine, TokenEngine):
+            self._stops = engine.renderer.stop_token_ids
+            self._generate = partial(call_token_engine, engine, PromptIndex(engine.renderer))
+        else:
+            self._stops = ()
+            index = PromptIndex(renderer) if renderer is not None else None
+            self._generate = partial(call_message_engine, engine, index)
         self._on_seal = on_seal
         self._calls: dict[int, ModelCall] = {}
         self._last: dict[bytes, Attempt] = {}
@@ -131,11 +138,7 @@ class Session:
             sampling=dataclasses.replace(sampling, seed=derive_seed(sampling.seed, attempt.index)),
             emit=attempt.emit if call.stream else None,
         )
-        if isinstance(self._engine, TokenEngine):
-            index = self._index or PromptIndex(self._engine.renderer)
-            attempt.start(call_token_engine(self._engine, index, context))
-        else:
-            attempt.start(call_message_engine(self._engine, self._index, self._renderer, context))
+        attempt.start(self._generate(context))
         return attempt
 
     def seal(self) -> SealedSession:
@@ -180,9 +183,7 @@ class Session:
             limits.append(left)
         if call.max_tokens is not None:
             limits.append(call.max_tokens)
-        stops = policy.sampling.stop_token_ids
-        if isinstance(self._engine, TokenEngine):
-            stops = tuple(dict.fromkeys([*stops, *self._engine.renderer.stop_token_ids]))
+        stops = tuple(dict.fromkeys([*policy.sampling.stop_token_ids, *self._stops]))
         return dataclasses.replace(policy.sampling, max_tokens=min(limits), stop_token_ids=stops)
 
     def _record(self, attempt: Attempt) -> None:

@@ -26,9 +26,9 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's ids, how they came to be, and the digest of the conversation that they show."""
+    """A prompt's ids (shape (T,)), how they came to be, and the digest of the conversation that they show."""
 
-    ids: list[int]
+    ids: NDArray[np.int32]
     mode: PromptMode
     digest: bytes
 
@@ -37,7 +37,7 @@ class PromptIndex:
     """The calls of one session that a later call may continue."""
 
     def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
+        self.renderer = renderer
         self._endings: dict[bytes, NDArray[np.int32]] = {}
 
     def build(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Prompt:
@@ -50,19 +50,22 @@ class PromptIndex:
                 break
             known = self._endings.get(digests[count])
             if known is not None:
-                suffix = self._renderer.render_suffix(messages[count:])
-                return Prompt(known.tolist() + suffix, "extended", digests[-1])
-        return Prompt(list(self._renderer.render(messages, tools)), "rendered", digests[-1])
+                suffix = _array(self.renderer.render_suffix(messages[count:]))
+                return Prompt(np.concatenate([known, suffix]), "extended", digests[-1])
+        return Prompt(_array(self.renderer.render(messages, tools)), "rendered", digests[-1])
 
     def add(self, prompt: Prompt, reply: Message, completion_ids: Sequence[int], complete: bool) -> None:
         """Offer a finished call for extension; one that was cut (not `complete`) has no end to build on."""
         if not complete or not completion_ids:
             return
-        ids = [*prompt.ids, *completion_ids]
-        stops = self._renderer.stop_token_ids
-        if stops and ids[-1] not in stops:
-            ids.append(stops[0])
-        self._endings[extend_chain(prompt.digest, reply)] = np.asarray(ids, dtype=np.int32)
+        stops = self.renderer.stop_token_ids
+        closing = stops[:1] if completion_ids[-1] not in stops else ()
+        ending = np.concatenate([prompt.ids, _array([*completion_ids, *closing])])
+        self._endings[extend_chain(prompt.digest, reply)] = ending
+
+
+def _array(ids: Sequence[int]) -> NDArray[np.int32]:
+    return np.asarray(ids, dtype=np.int32)
 
 
 class TextStream:
