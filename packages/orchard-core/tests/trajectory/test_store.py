@@ -104,7 +104,7 @@ def test_concurrent_writers_lose_and_double_nothing(tmp_path):
         writer.join(60)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     stored = TrajectoryStore(tmp_path).query()
-    expected = {f"shared-{n}" for n in range(8)} | {f"{w}-{n}" for w in range(3) for n in range(8)}
+    expected = {f"shared-{n}" for n in range(20)} | {f"{w}-{n}" for w in range(3) for n in range(20)}
     assert sorted(one.id for one in stored) == sorted(expected)
     assert all(len(one.calls) == 2 for one in stored)
 
@@ -139,6 +139,15 @@ def test_compaction_changes_no_content(tmp_path):
     for one, other in zip(before, after, strict=True):
         assert_same(one, other)
     assert store.append([two_turns("t03")]) == 0
+
+
+def test_many_single_appends_leave_few_files(tmp_path):
+    store = TrajectoryStore(tmp_path)
+    for number in range(70):
+        store.append([two_turns(f"t{number:02}")])
+    assert len(deltalake.DeltaTable(str(tmp_path / "trajectories")).file_uris()) < 10
+    assert [one.id for one in TrajectoryStore(tmp_path).query(ids=["t69", "t03"])] == ["t03", "t69"]
+    assert len(store.ids("r", "s")) == 70
 
 
 def test_other_readers_see_typed_columns_and_plain_bytes(tmp_path):

@@ -14,7 +14,7 @@ from orchard_core.trajectory import StoreError, TrajectoryStore
 def write_many(folder, writer, barrier):
     store = TrajectoryStore(folder)
     barrier.wait(30)
-    for number in range(8):
+    for number in range(20):
         store.append([two_turns(f"shared-{number}", task_id=str(writer)), two_turns(f"{writer}-{number}")])
 
 

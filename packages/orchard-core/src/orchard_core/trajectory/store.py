@@ -7,6 +7,8 @@ A trajectory's id is also a Delta transaction id, so that of two writers of one 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import random
 import threading
 import time
@@ -38,9 +40,19 @@ try:
 except ImportError as error:
     raise MissingExtraError("deltalake", "store") from error
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_WRITER = deltalake.WriterProperties(compression="ZSTD", compression_level=3)
 _ATTEMPTS = 30
 _IDS_A_QUERY = 500
+_APPENDS_A_MERGE = 32
+"""A commit's cost grows with the number of files (0.1 ms each), so that many small ones are merged as we go."""
+_MERGED_BYTES = 16 * 2**20
+_CONFIGURATION = {
+    "delta.checkpointInterval": "50",
+    # How long a reader may hold on to a state of the table before compaction's clean-up may hurt it.
+    "delta.deletedFileRetentionDuration": "interval 6 hours",
+}
 
 
 class TrajectoryStore:
@@ -53,6 +65,7 @@ class TrajectoryStore:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
+        self._appends = 0
         self._trajectories = self._open("trajectories", TRAJECTORY_COLUMNS)
         self._calls = self._open("calls", CALL_COLUMNS)
 
@@ -74,6 +87,7 @@ class TrajectoryStore:
                         calls_written = True
                     rows = [trajectory_row(one, batch) for one in fresh]
                     self._write(self._trajectories, TRAJECTORY_COLUMNS, rows, [one.id for one in fresh])
+                    self._merge_when_due()
                     return len(fresh)
                 except CommitFailedError:
                     time.sleep(random.uniform(0, 0.01 * (attempt + 1)))
@@ -108,12 +122,31 @@ class TrajectoryStore:
         return {row["id"] for row in self._select(self._trajectories, "id", _where(run=run, stage=stage))}
 
     def compact(self) -> None:
-        """Merge the small files that single appends leave, and drop files that no reader can still be using."""
+        """Merge small files whole, and delete what no reader can still be using. Worth it at the end of a run."""
         with self._lock:
+            self._merge(target_size=None)
             for table in (self._trajectories, self._calls):
-                self._do("written", table.update_incremental)
-                self._do("written", table.optimize.compact)
                 self._do("written", partial(table.vacuum, dry_run=False))
+
+    def _merge_when_due(self) -> None:
+        self._appends += 1
+        if self._appends % _APPENDS_A_MERGE:
+            return
+        try:
+            self._merge(target_size=_MERGED_BYTES)
+        except StoreError as error:
+            # What was appended is safe; only its tidying failed.
+            _log.warning("small files were not merged: %s", error)
+
+    def _merge(self, target_size: int | None) -> None:
+        for table in (self._trajectories, self._calls):
+            self._do("written", table.update_incremental)
+            # Two writers may merge at once: one of them loses, and nothing is lost.
+            with contextlib.suppress(CommitFailedError):
+                self._do(
+                    "written",
+                    partial(table.optimize.compact, target_size=target_size, writer_properties=_WRITER),
+                )
 
     def _restore(self, row: Row, calls: list[Row]) -> Trajectory:
         if len(calls) != row["call_count"]:
@@ -131,7 +164,9 @@ class TrajectoryStore:
                 if deltalake.DeltaTable.is_deltatable(folder):
                     return deltalake.DeltaTable(folder)
                 try:
-                    return deltalake.DeltaTable.create(folder, _schema(columns), mode="ignore")
+                    return deltalake.DeltaTable.create(
+                        folder, _schema(columns), mode="ignore", configuration=_CONFIGURATION
+                    )
                 except CommitFailedError:
                     time.sleep(0.005 * (attempt + 1))
             raise StoreError(f"other writers kept the trajectory store at {self.path} busy; try again")
@@ -146,14 +181,13 @@ class TrajectoryStore:
         properties = deltalake.CommitProperties(
             app_transactions=[deltalake.Transaction(app_id, 1) for app_id in transactions]
         )
-        writer = deltalake.WriterProperties(compression="ZSTD", compression_level=3)
 
         def write() -> None:
             deltalake.write_deltalake(
                 table,
                 _batch(columns, rows),
                 mode="append",
-                writer_properties=writer,
+                writer_properties=_WRITER,
                 commit_properties=properties,
             )
 
