@@ -11,7 +11,7 @@ import openai
 import pytest
 from proxy_fakes import STOP, CharEngine, Say, Teacher
 
-from orchard_core.engine.protocol import ChatReply, SamplingParams
+from orchard_core.engine.protocol import ChatReply, SamplingParams, TokenChunk
 from orchard_core.errors import UsageError
 from orchard_core.proxy import RecordingProxy, SessionPolicy, derive_seed
 
@@ -271,3 +271,26 @@ async def test_a_sessions_own_engine_serves_it(start):
     )
     assert call.response["usage"]["completion_tokens"] == 4
     assert teacher.requests[0].session == "t"
+
+
+async def test_a_call_that_spans_a_weight_update_counts_as_of_the_older_weights(start):
+    class Updated(CharEngine):
+        async def stream(self, prompt_ids, params):
+            for version, letter in ((4, "a"), (5, "b"), (5, "c")):
+                yield TokenChunk((ord(letter),), (-1.0,), None, version)
+            yield TokenChunk((STOP,), (-1.0,), "stop", 5)
+
+    running = await start(Updated([]))
+    await running.chat([USER])
+    assert running.session.seal().calls[0].weight_version == 4
+
+
+async def test_an_engine_whose_ids_and_logprobs_disagree_is_refused(start):
+    class Crooked(CharEngine):
+        async def stream(self, prompt_ids, params):
+            yield TokenChunk((ord("a"), STOP), (-1.0,), "stop", 5)
+
+    running = await start(Crooked([]))
+    with pytest.raises(openai.InternalServerError, match="different number"):
+        await running.chat([USER])
+    assert running.session.seal().incomplete is not None

@@ -12,6 +12,7 @@ from proxy_fakes import CharEngine, Say
 
 from orchard_core.engine.errors import ContextOverflowError, EngineError
 from orchard_core.proxy import SessionPolicy
+from orchard_core.proxy.dialects.chat import parse_request
 
 USER = {"role": "user", "content": "hi"}
 
@@ -221,3 +222,30 @@ async def test_closing_the_proxy_seals_what_is_open(start):
     assert running.session.seal().incomplete is not None
     assert other.seal().incomplete is None
     assert engine.running == 0
+
+
+async def test_a_budget_stays_the_reason_of_the_end_when_a_call_in_flight_ends_later(start):
+    gate = asyncio.Event()
+    engine = CharEngine([Say("slow", gate=gate)])
+    running = await start(engine, max_calls=1)
+    slow = asyncio.create_task(running.chat([USER]))
+    await until(lambda: engine.running == 1)
+    with pytest.raises(openai.PermissionDeniedError):
+        await running.chat([{"role": "user", "content": "two"}])
+    gate.set()
+    await slow
+    assert running.session.seal().ended_by == "max_calls"
+
+
+async def test_a_reply_that_never_reached_the_client_is_replayed_without_a_mark(start):
+    engine = CharEngine([Say("one"), Say("two")])
+    session = (await start(engine)).session
+    body = {"messages": [USER]}
+    first = session.admit(parse_request(body), body, b"digest", retry=False)
+    await first.result()
+    assert session.admit(parse_request(body), body, b"digest", retry=False) is first
+    first.delivered = True
+    second = session.admit(parse_request(body), body, b"digest", retry=False)
+    assert second is not first
+    await second.result()
+    assert [call.index for call in session.seal().calls] == [0, 1]

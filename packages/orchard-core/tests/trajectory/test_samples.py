@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -87,6 +88,18 @@ def test_interleaved_threads_branch_and_train_the_shared_part_once():
     assert second.calls.tolist() == [-1, 0, 0, -1, 1, -1, 3]
     assert (report.merges, report.branches) == (3, 1)
     assert (first.weight_version, second.weight_version) == (4, 5)
+
+
+@given(call_lists(), st.randoms())
+def test_the_order_in_which_calls_are_given_does_not_matter(calls, random):
+    shuffled = list(calls)
+    random.shuffle(shuffled)
+    one, other = build_samples(calls), build_samples(shuffled)
+    assert dataclasses.replace(one, samples=()) == dataclasses.replace(other, samples=())
+    for left, right in zip(one.samples, other.samples, strict=True):
+        assert left.ids.tolist() == right.ids.tolist()
+        assert left.mask.tolist() == right.mask.tolist()
+        assert left.calls.tolist() == right.calls.tolist()
 
 
 def test_unusable_calls_are_dropped_with_their_reason():

@@ -179,6 +179,14 @@ def test_output_that_is_no_valid_text_is_stored(tmp_path):
     assert store.query(ids=["b"])[0].calls[0].request["messages"] == [{"content": "\udcff"}]
 
 
+def test_missing_calls_are_never_passed_over(tmp_path):
+    store = TrajectoryStore(tmp_path)
+    store.append([two_turns("a")])
+    deltalake.DeltaTable(str(tmp_path / "calls")).delete("index = 1")
+    with pytest.raises(StoreError, match="should have 2 calls and has 1"):
+        store.query()
+
+
 def test_a_path_that_cannot_be_a_folder_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"trajectory store at .*file.* can't be opened; check"):
