@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxy_fakes import STOP, CharEngine, CharRenderer, Say, Teacher
 
+from orchard_core.engine.errors import RenderError
 from orchard_core.engine.protocol import ChatReply
 from orchard_core.proxy.tokens import PromptIndex, TextStream
 from orchard_core.trajectory import build_samples
@@ -241,3 +243,43 @@ async def test_ids_that_a_message_engine_reports_are_facts(start):
     assert first.logprobs is not None
     assert first.logprobs.tolist() == [-0.5, -0.25]
     assert second.logprobs is None
+
+
+class Stubborn(CharRenderer):
+    """A renderer whose template can't continue a conversation, or can't show one at all."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def render(self, messages, tools):
+        if not self.whole:
+            raise RenderError("this template knows no such role")
+        return super().render(messages, tools)
+
+    def render_suffix(self, new_messages):
+        raise RenderError("this template drops earlier turns")
+
+
+async def test_a_template_that_cannot_continue_is_rendered_whole(start):
+    running = await start(CharEngine([Say("yes"), Say("x")], renderer=Stubborn(whole=True)))
+    await running.chat([USER])
+    await running.chat([USER, {"role": "assistant", "content": "yes"}, MORE])
+    assert [call.prompt_mode for call in running.session.seal().calls] == ["rendered", "rendered"]
+
+
+async def test_a_conversation_that_no_template_can_show_is_refused_once(start):
+    running = await start(CharEngine([], renderer=Stubborn(whole=False)), retries=2)
+    with pytest.raises(openai.BadRequestError, match="no such role"):
+        await running.chat([USER])
+    sealed = running.session.seal()
+    assert (len(sealed.dropped), sealed.incomplete) == (1, "this template knows no such role")
+
+
+async def test_a_teachers_reply_that_cannot_be_rendered_is_kept_without_ids(start):
+    teacher = Teacher([ChatReply({"role": "assistant", "content": "one"}, "stop", completion_tokens=3)])
+    running = await start(teacher, renderer=Stubborn(whole=False))
+    assert (await running.chat([USER])).choices[0].message.content == "one"
+    (call,) = running.session.seal().calls
+    assert (call.token_source, len(call.completion_ids)) == ("none", 0)
+    assert build_samples([call]).dropped == {"no_token_ids": 3}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
-from orchard_core.engine.errors import EngineError
+from orchard_core.engine.errors import EngineError, RenderError
 from orchard_core.errors import OrchardError
 from orchard_core.proxy.dialects.chat import ReplyHead
 from orchard_core.proxy.errors import CallRefused
@@ -102,6 +102,8 @@ class Attempt:
             self._end(None, error)
         elif isinstance(error, EngineError):
             self._end(None, CallRefused("engine_failed", str(error)))
+        elif isinstance(error, RenderError):
+            self._end(None, CallRefused("malformed_request", str(error)))
         elif isinstance(error, OrchardError):
             self._end(None, CallRefused("internal_error", str(error)))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchard_core.engine.errors import ContextOverflowError, EngineError
+from orchard_core.engine.errors import ContextOverflowError, EngineError, RenderError
 from orchard_core.engine.protocol import (
     ChatReply,
     ChatRequest,
@@ -26,6 +27,7 @@ from orchard_core.proxy.dialects import chat
 from orchard_core.proxy.tokens import Prompt, PromptIndex, TextStream
 from orchard_core.trajectory.types import ModelCall, PromptMode, TokenSource
 
+_log = logging.getLogger(__name__)
 _NO_IDS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
 
@@ -165,14 +167,24 @@ def _facts_of_reply(
         if reply.logprobs is not None and len(reply.logprobs) == len(reply.token_ids):
             facts.logprobs = reply.logprobs
     elif index is not None:
-        prompt = index.build(request.messages, request.tools)
-        facts.prompt_ids, facts.mode, facts.source = prompt.ids, prompt.mode, "rendered"
-        facts.completion_ids = index.renderer.render_completion(message)
-        index.add(prompt, message, facts.completion_ids, complete=reply.finish_reason != "length")
+        _render_facts(facts, index, request, complete=reply.finish_reason != "length")
     if facts.prompt_ids is not None and facts.completion_ids is not None:
         facts.prompt_tokens = facts.prompt_tokens or len(facts.prompt_ids)
         facts.completion_tokens = facts.completion_tokens or len(facts.completion_ids)
     return facts
+
+
+def _render_facts(facts: _Facts, index: PromptIndex, request: ChatRequest, complete: bool) -> None:
+    try:
+        prompt = index.build(request.messages, request.tools)
+        completion_ids = index.renderer.render_completion(facts.message)
+    except RenderError as error:
+        # The harness still gets its reply; the call just can't be trained, and is counted so.
+        _log.warning("a reply has no token ids: %s", error)
+        return
+    facts.prompt_ids, facts.completion_ids = prompt.ids, completion_ids
+    facts.mode, facts.source = prompt.mode, "rendered"
+    index.add(prompt, facts.message, completion_ids, complete)
 
 
 def _generated(context: CallContext, facts: _Facts, model: str, started_at: float) -> Generated:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from orchard_core.engine.errors import RenderError
 from orchard_core.engine.protocol import Message, Renderer, Tool
 from orchard_core.proxy.canonical import chain, extend_chain
 from orchard_core.trajectory.types import PromptMode
@@ -41,7 +42,9 @@ class PromptIndex:
         self._endings: dict[bytes, NDArray[np.int32]] = {}
 
     def build(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Prompt:
-        """Extend the longest earlier call that `messages` continue, or render everything."""
+        """Extend the longest earlier call that `messages` continue, or render everything.
+
+        Raises RenderError if the conversation can't be rendered."""
         digests = chain(tools, messages)
         # The new messages are the tail without assistant turns; a match must end where it begins or later,
         # and must leave at least one message to answer.
@@ -49,10 +52,17 @@ class PromptIndex:
             if messages[count].get("role") == "assistant":
                 break
             known = self._endings.get(digests[count])
-            if known is not None:
-                suffix = _array(self.renderer.render_suffix(messages[count:]))
+            suffix = None if known is None else self._suffix(messages[count:])
+            if known is not None and suffix is not None:
                 return Prompt(np.concatenate([known, suffix]), "extended", digests[-1])
         return Prompt(_array(self.renderer.render(messages, tools)), "rendered", digests[-1])
+
+    def _suffix(self, new_messages: Sequence[Message]) -> NDArray[np.int32] | None:
+        try:
+            return _array(self.renderer.render_suffix(new_messages))
+        except RenderError as error:
+            _log.debug("no suffix, so the conversation is rendered whole: %s", error)
+            return None
 
     def add(self, prompt: Prompt, reply: Message, completion_ids: Sequence[int], complete: bool) -> None:
         """Offer a finished call for extension; one that was cut (not `complete`) has no end to build on."""
