@@ -139,7 +139,7 @@ class ChatTemplateRenderer:
         """Whether text between special tokens encodes alone as it does in place (not so with tokenizers
         that mark the text's first word)."""
         text = self._turn_end.join((_PROBE, _PROBE, ""))
-        parts = self._encode_plain(_PROBE) + (self._special_ids[self._turn_end],)
+        parts = (*self._encode_plain(_PROBE), self._special_ids[self._turn_end])
         return self._encode_plain(text) == parts + parts
 
 
