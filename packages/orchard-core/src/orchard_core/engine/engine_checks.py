@@ -46,7 +46,7 @@ def is_batch_invariant(model: Any) -> bool:
     token = _probe(model)[:1]
     with torch.inference_mode():
         results = [_in_crowd(model, token, rows) for rows in _CROWDS]
-    same = all(torch.equal(result, results[0]) for result in results)
+    same: bool = all(torch.equal(result, results[0]) for result in results)
     if not same:
         logger.warning(
             "this machine's matrix kernels depend on the batch: seeds do not reproduce a run exactly"
@@ -55,7 +55,7 @@ def is_batch_invariant(model: Any) -> bool:
 
 
 def _probe(model: Any) -> Tensor:
-    return torch.arange(1, _PROBE_LENGTH + 1) % model.config.vocab_size
+    return torch.arange(1, _PROBE_LENGTH + 1) % int(model.config.vocab_size)
 
 
 def _one_by_one(model: Any, ids: Tensor) -> Tensor:
@@ -70,7 +70,8 @@ def _one_by_one(model: Any, ids: Tensor) -> Tensor:
 def _in_crowd(model: Any, token: Tensor, rows: int) -> Tensor:
     crowd = torch.cat([token, torch.arange(rows - 1) * 7 % model.config.vocab_size])
     store = KVStore(kv_shape(model.config), MIN_ROWS, 128, model.dtype)
-    return _step(model, store, crowd, list(range(rows)))[0]
+    first: Tensor = _step(model, store, crowd, list(range(rows)))[0]
+    return first
 
 
 def _step(model: Any, store: KVStore, ids: Tensor, positions: list[int]) -> Tensor:

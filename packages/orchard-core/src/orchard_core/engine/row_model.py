@@ -94,7 +94,7 @@ def _attention(
     *,
     scaling: float,
     rows: RowBatch,
-    **_: Any,
+    **_unused: Any,
 ) -> tuple[Tensor, None]:
     """Hugging Face's attention interface: query (rows, heads, 1, head_dim) -> (rows, 1, heads, head_dim)."""
     store, layer = rows.store, module.layer_idx

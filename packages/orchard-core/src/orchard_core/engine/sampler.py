@@ -36,7 +36,8 @@ def truncated_logprobs(logits: Tensor, params: Sequence[SamplingParams]) -> Tens
 
 def draw(logprobs: Tensor, numbers: Sequence[float]) -> tuple[list[int], list[float]]:
     """One token a row by inverting the cumulative distribution at `numbers` (each in [0, 1))."""
-    cumulative = logprobs.double().exp().cumsum(dim=-1)
+    # softmax, not exp: it works row by row, where exp may treat the batch's last elements differently
+    cumulative = torch.softmax(logprobs.double(), dim=-1).cumsum(dim=-1)
     targets = torch.tensor(numbers, dtype=torch.float64)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logprobs.shape[1] - 1)
     chosen = logprobs.gather(1, tokens)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -98,7 +99,8 @@ def make_tiny_model(
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, scaffolds=scaffolds)
     tokenizer.model_max_length = max_context
     tokenizer.save_pretrained(folder)
-    config = Qwen3MoeConfig(
+    config_class: Any = Qwen3MoeConfig  # its signature is generated, unknown to type checkers
+    config = config_class(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
         intermediate_size=moe_intermediate * experts_per_token,
@@ -145,13 +147,15 @@ def train_tokenizer(
     )
     tokenizer.train_from_iterator(chain(corpus, _role_texts()), trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
-    return PreTrainedTokenizerFast(
+    wrap: Any = PreTrainedTokenizerFast
+    wrapped: PreTrainedTokenizerFast = wrap(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE.strip(),
         clean_up_tokenization_spaces=False,
     )
+    return wrapped
 
 
 def _role_texts() -> Iterator[str]:

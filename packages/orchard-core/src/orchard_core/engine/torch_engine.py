@@ -68,6 +68,7 @@ class TorchEngine:
         self._model = model.eval().requires_grad_(False)
         self._vocab = int(model.config.vocab_size)
         shape = kv_shape(model.config)
+        torch.set_num_threads(threads)
         check_architecture(model, max_context, lambda: install(model))
         self.batch_invariant = is_batch_invariant(model)
         dtype = model.dtype
