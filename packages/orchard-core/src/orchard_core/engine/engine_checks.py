@@ -8,15 +8,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from orchard_core.engine.errors import EngineError
-from orchard_core.engine.kv_store import KVStore
-from orchard_core.engine.row_model import MIN_ROWS, RowBatch, forward_rows, kv_shape, make_segment
+from orchard_core.engine.kv_store import BLOCK, KVStore
+from orchard_core.engine.row_model import (
+    MIN_ROWS,
+    RowBatch,
+    Segment,
+    forward_rows,
+    kv_shape,
+    make_segment,
+    min_rows,
+    set_min_rows,
+)
 
 logger = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 12
-_CROWDS = (MIN_ROWS, 7, 16, 37, 80)
+_CROWDS = (0, 1, 4, 9, 17, 36, 79)
+_PADDINGS = (MIN_ROWS, 8, 16, 32)
 
 
 def check_architecture(model: Any, max_context: int, install: Callable[[], None]) -> None:
@@ -41,17 +52,20 @@ def check_architecture(model: Any, max_context: int, install: Callable[[], None]
         raise EngineError(f"the engine does not reproduce the outputs of {type(model).__name__}")
 
 
-def is_batch_invariant(model: Any) -> bool:
-    """Whether this machine's matrix products give a row the same bits in crowds of several sizes."""
-    token = _probe(model)[:1]
-    with torch.inference_mode():
-        results = [_in_crowd(model, token, rows) for rows in _CROWDS]
-    same: bool = all(torch.equal(result, results[0]) for result in results)
-    if not same:
-        logger.warning(
-            "this machine's matrix kernels depend on the batch: seeds do not reproduce a run exactly"
-        )
-    return same
+def find_min_rows(model: Any) -> int | None:
+    """Set the model's smallest row padding under which a row has the same bits in any company.
+
+    Returns it, or None (after a warning) if this machine's matrix kernels have no such padding.
+    """
+    for rows in _PADDINGS:
+        set_min_rows(model, rows)
+        with torch.inference_mode():
+            results = [_in_crowd(model, crowd, chunk=chunk) for crowd in _CROWDS for chunk in (False, True)]
+        if all(torch.equal(result, results[0]) for result in results):
+            return rows
+    set_min_rows(model, MIN_ROWS)
+    logger.warning("this machine's matrix kernels depend on the batch: seeds do not reproduce a run exactly")
+    return None
 
 
 def _probe(model: Any) -> Tensor:
@@ -60,27 +74,44 @@ def _probe(model: Any) -> Tensor:
 
 def _one_by_one(model: Any, ids: Tensor) -> Tensor:
     """Logits of a sequence whose tokens come partly in one chunk, partly one a step."""
-    store = KVStore(kv_shape(model.config), MIN_ROWS, 128, model.dtype)
+    store = KVStore(kv_shape(model.config), 1, BLOCK, model.dtype)
     half = len(ids) // 2
     rows = [_step(model, store, ids[:half], list(range(half)))]
     rows += [_step(model, store, ids[at : at + 1], [at]) for at in range(half, len(ids))]
     return torch.cat(rows)
 
 
-def _in_crowd(model: Any, token: Tensor, rows: int) -> Tensor:
-    crowd = torch.cat([token, torch.arange(rows - 1) * 7 % model.config.vocab_size])
-    store = KVStore(kv_shape(model.config), MIN_ROWS, 128, model.dtype)
-    first: Tensor = _step(model, store, crowd, list(range(rows)))[0]
-    return first
+def _in_crowd(model: Any, crowd: int, *, chunk: bool) -> Tensor:
+    """Logits of one row after a fixed prefix, computed together with `crowd` others: with `chunk` the
+    following positions of its own sequence, else the first positions of another one."""
+    vocab = model.config.vocab_size
+    store = KVStore(kv_shape(model.config), 2, 2 * BLOCK, model.dtype)
+    prefix = torch.arange(BLOCK + 2) * 5 % vocab
+    _step(model, store, prefix, list(range(len(prefix))))
+    ids = torch.arange(crowd + 1) * 7 % vocab
+    own = range(len(prefix), len(prefix) + (crowd + 1 if chunk else 1))
+    other = range(0 if chunk else crowd)
+    segments = [make_segment(0, 0, own, one_slot=chunk)]
+    if other:
+        segments.append(make_segment(1, 1, other, one_slot=True))
+    slots = [0] * len(own) + [1] * len(other)
+    return _run(model, store, ids, slots, [*own, *other], segments)[0]
 
 
 def _step(model: Any, store: KVStore, ids: Tensor, positions: list[int]) -> Tensor:
-    padding = max(0, MIN_ROWS - len(ids))
+    segment = make_segment(0, 0, positions, one_slot=True)
+    return _run(model, store, ids, [0] * len(ids), positions, [segment])
+
+
+def _run(
+    model: Any, store: KVStore, ids: Tensor, slots: list[int], positions: list[int], segments: list[Segment]
+) -> Tensor:
+    padding = max(0, min_rows(model) - len(ids))
     batch = RowBatch(
-        torch.zeros(len(ids) + padding, dtype=torch.long),
+        torch.tensor([*slots, *[0] * padding]),
         torch.tensor([*positions, *[store.trash] * padding]),
-        (make_segment(0, 0, positions, one_slot=True),),
+        tuple(segments),
         store,
     )
-    padded = torch.cat([ids, torch.zeros(padding, dtype=torch.long)])
-    return forward_rows(model, padded, batch)[: len(ids)]
+    logits = forward_rows(model, functional.pad(ids, (0, padding)), batch)
+    return logits[: len(ids)]

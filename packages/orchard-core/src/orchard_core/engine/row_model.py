@@ -3,8 +3,9 @@
 Every row's numbers are independent of the other rows, bit for bit. A row is a batch entry of length
 one, so the model's own linear layers see (rows, features) matrices; here are the two places where
 rows could still meet: attention (each request reads its own slot, block by block, in fixed shapes)
-and mixture-of-experts layers. Matrix products of fewer than MIN_ROWS rows take other kernels
-with another order of summation, so every product is padded to MIN_ROWS.
+and mixture-of-experts layers. Matrix products of very few rows take other kernels with another
+order of summation, so every product is padded to `min_rows` rows (4 on common CPUs; measured when
+an engine starts, see `engine_checks`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from orchard_core.engine.kv_store import BLOCK, KVShape, KVStore
 ATTENTION = "orchard_rows"
 EXPERTS = "orchard_sorted"
 MIN_ROWS = 4
+"""The least padding, and the one used until a machine is known to need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,19 @@ def kv_shape(config: Any) -> KVShape:
     return KVShape(config.num_hidden_layers, kv_heads, head_dim)
 
 
+def min_rows(model: Any) -> int:
+    """The rows that every matrix product of the model (or of one of its modules) is padded to."""
+    rows: int = model.config.orchard_min_rows
+    return rows
+
+
+def set_min_rows(model: Any, rows: int) -> None:
+    model.config.orchard_min_rows = rows
+
+
 def install(model: Any) -> None:
     """Switch a model to this module's attention and experts."""
+    set_min_rows(model, MIN_ROWS)
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attention)
     ALL_EXPERTS_FUNCTIONS.register(EXPERTS, _experts)
     model.config._attn_implementation = ATTENTION
@@ -105,11 +118,13 @@ def _attention(
     output = torch.zeros_like(queries)  # rows of no segment only pad the step
     for segment in rows.segments:
         span = slice(segment.first, segment.first + segment.count)
-        output[span] = _attend(queries[span], store.keys[layer], store.values[layer], segment)
+        output[span] = _attend(
+            queries[span], store.keys[layer], store.values[layer], segment, min_rows(module)
+        )
     return output.view(count, 1, heads, head_dim), None
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, segment: Segment) -> Tensor:
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, segment: Segment, least: int) -> Tensor:
     """Attention of (rows, kv_heads, group, head_dim) queries over the segment's slots."""
     rows, kv_heads, group, head_dim = queries.shape
     slots = 1 if segment.one_slot else rows
@@ -118,7 +133,7 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, segment: Segment) -> 
     # (slots * kv_heads, rows of a slot * group, head_dim)
     flat = queries.reshape(slots * kv_heads, -1, head_dim)
     width = flat.shape[1]
-    flat = functional.pad(flat, (0, 0, 0, MIN_ROWS - width)) if width < MIN_ROWS else flat
+    flat = functional.pad(flat, (0, 0, 0, least - width)) if width < least else flat
     blocks = segment.mask.shape[0]
     near = slice(segment.slot, segment.slot + slots)
     key_blocks = [keys[block, near].flatten(0, 1) for block in range(blocks)]
@@ -140,8 +155,8 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, segment: Segment) -> 
 def _experts(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """Hugging Face's experts interface: hidden (rows, features), index and weights (rows, k).
 
-    Rows are sorted by expert; each expert multiplies its own rows (at least MIN_ROWS of them, the
-    surplus discarded), and each row sums its k results in the order of its own routing.
+    Rows are sorted by expert; each expert multiplies its own rows (padded to `min_rows` by its
+    neighbours' rows, whose results are discarded), and each row sums its k results in the order of its own routing.
     """
     if not self.has_gate or self.has_bias or self.is_transposed or self.has_post_expert_norm:
         result: Tensor = batched_mm_experts_forward(self, hidden, top_k_index, top_k_weights)
@@ -150,10 +165,11 @@ def _experts(self: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tens
     flat = top_k_index.flatten()
     order = flat.argsort(stable=True)
     spans = _spans(torch.bincount(flat, minlength=self.num_experts).tolist())
-    gathered = functional.pad(hidden[order // k], (0, 0, 0, MIN_ROWS))
-    gate_up = _grouped(gathered, self.gate_up_proj, spans)
+    least = min_rows(self)
+    gathered = functional.pad(hidden[order // k], (0, 0, 0, least))
+    gate_up = _grouped(gathered, self.gate_up_proj, spans, least)
     activated = self._apply_gate(gate_up)
-    down = _grouped(activated, self.down_proj, spans)[: rows * k]
+    down = _grouped(activated, self.down_proj, spans, least)[: rows * k]
     unsorted = torch.empty_like(down)
     unsorted[order] = down
     weighted = unsorted.view(rows, k, -1) * top_k_weights[:, :, None]
@@ -170,9 +186,9 @@ def _spans(counts: Sequence[int]) -> list[tuple[int, int, int]]:
     return spans
 
 
-def _grouped(inputs: Tensor, weights: Tensor, spans: Sequence[tuple[int, int, int]]) -> Tensor:
+def _grouped(inputs: Tensor, weights: Tensor, spans: Sequence[tuple[int, int, int]], least: int) -> Tensor:
     outputs = inputs.new_zeros(inputs.shape[0], weights.shape[1])
     for expert, start, count in spans:
-        stop = start + max(count, MIN_ROWS)
+        stop = start + max(count, least)
         outputs[start : start + count] = functional.linear(inputs[start:stop], weights[expert])[:count]
     return outputs

@@ -13,7 +13,7 @@ import torch
 from orchard_core.engine.kv_store import KVStore
 from orchard_core.engine.prefix_cache import PAGE, PrefixCache
 from orchard_core.engine.protocol import FinishReason, SamplingParams
-from orchard_core.engine.row_model import MIN_ROWS, RowBatch, Segment, forward_rows, make_segment
+from orchard_core.engine.row_model import RowBatch, Segment, forward_rows, make_segment, min_rows
 from orchard_core.engine.sampler import draw, truncated_logprobs
 
 
@@ -107,7 +107,7 @@ class Scheduler:
     def step(self) -> list[Running]:
         """Advance all running sequences; return those that got a token. Finished ones are removed."""
         plan = self._plan()
-        while len(plan.ids) < MIN_ROWS:
+        while len(plan.ids) < min_rows(self.model):
             plan.add(0, 0, self.store.trash)
         batch = RowBatch(
             torch.tensor(plan.slots), torch.tensor(plan.positions), tuple(plan.segments), self.store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
 from orchard_core.engine.errors import ContextOverflowError, EngineError
 from orchard_core.engine.protocol import (
@@ -83,7 +83,9 @@ class ScriptedTokenEngine:
     def max_context(self) -> int:
         return self._max_context
 
-    async def stream(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncIterator[TokenChunk]:
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenChunk, None]:
         room = self._max_context - len(prompt_ids)
         if room < 1:
             raise ContextOverflowError(f"the prompt fills the context of {self._max_context} tokens")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orchard_core.engine.engine_checks import check_architecture, is_batch_invariant
+from orchard_core.engine.engine_checks import check_architecture, find_min_rows
 from orchard_core.engine.errors import ContextOverflowError, EngineError
 from orchard_core.engine.kv_store import KVStore
 from orchard_core.engine.loading import ModelFolder, load_model_folder
@@ -70,7 +70,7 @@ class TorchEngine:
         shape = kv_shape(model.config)
         torch.set_num_threads(threads)
         check_architecture(model, max_context, lambda: install(model))
-        self.batch_invariant = is_batch_invariant(model)
+        self.batch_invariant = find_min_rows(model) is not None
         dtype = model.dtype
         self._scheduler = Scheduler(
             model,
@@ -129,7 +129,9 @@ class TorchEngine:
             cache.stats.evicted_pages,
         )
 
-    async def stream(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncIterator[TokenChunk]:
+    async def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenChunk, None]:
         """Generate; see `TokenEngine`. The renderer's stop tokens always stop.
 
         Raises ContextOverflowError, UsageError, EngineError.
