@@ -43,6 +43,11 @@ class ChatTemplateRenderer:
         self._splits = self._splits_at_special_tokens()
 
     @property
+    def tokenizer(self) -> Any:
+        """The Hugging Face tokenizer behind this renderer."""
+        return self._tokenizer
+
+    @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """The end of a turn, then the tokenizer's end of text where it is another token."""
         stops = [self._special_ids[self._turn_end]]
