@@ -24,7 +24,7 @@ from orchard_core.engine.torch_engine import TorchEngine
 
 CONCURRENCY = 16
 TURNS = 5
-DECODED = 256
+DECODED = 100
 
 
 def corpus() -> list[str]:
@@ -130,7 +130,9 @@ async def measure(folder: Path, threads: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)

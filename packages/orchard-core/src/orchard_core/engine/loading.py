@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,20 @@ def load_model_folder(folder: Path | str) -> ModelFolder:
             f"the tokenizer in {path} has no chat template; add chat_template.jinja to the folder"
         )
     return ModelFolder(path, config, tokenizer, ChatTemplateRenderer(tokenizer))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars: a library must not draw on its user's terminal."""
+    from transformers.utils import logging as hf_logging
+
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 def _check_files(path: Path) -> dict[str, Any]:

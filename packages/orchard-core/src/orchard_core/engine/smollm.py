@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchard_core.engine.errors import ModelFolderError
+from orchard_core.engine.loading import quiet
 from orchard_core.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def _convert(source: Path, target: Path) -> None:
     left = model.load_state_dict(state, strict=False)
     if left.unexpected_keys or set(left.missing_keys) - {"lm_head.weight"}:
         raise ModelFolderError(f"{source} does not hold the expected model: {left}")
-    model.save_pretrained(target)
+    with quiet():
+        model.save_pretrained(target)
     tokenizer.save_pretrained(target)
 
 

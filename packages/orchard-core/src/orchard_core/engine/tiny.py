@@ -16,6 +16,8 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from orchard_core.engine.loading import quiet
+
 BASH_SCAFFOLD = ('\n{"name": "bash", "arguments": {"command": "', '"}}\n')
 """The JSON around a bash call's command: one token each, so that a call costs few tokens."""
 
@@ -122,7 +124,8 @@ def make_tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3MoeForCausalLM(config)
-    model.save_pretrained(folder)
+    with quiet():
+        model.save_pretrained(folder)
     return folder
 
 

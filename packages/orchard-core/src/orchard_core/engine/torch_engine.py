@@ -20,7 +20,7 @@ from torch import Tensor
 from orchard_core.engine.engine_checks import check_architecture, find_min_rows
 from orchard_core.engine.errors import ContextOverflowError, EngineError
 from orchard_core.engine.kv_store import KVStore
-from orchard_core.engine.loading import ModelFolder, load_model_folder
+from orchard_core.engine.loading import ModelFolder, load_model_folder, quiet
 from orchard_core.engine.prefix_cache import PrefixCache
 from orchard_core.engine.protocol import SamplingParams, TokenChunk
 from orchard_core.engine.renderer import ChatTemplateRenderer
@@ -201,6 +201,7 @@ class TorchEngine:
 def _read_model(folder: ModelFolder, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
-        folder.path, dtype=getattr(torch, dtype), attn_implementation="eager", local_files_only=True
-    )
+    with quiet():
+        return AutoModelForCausalLM.from_pretrained(
+            folder.path, dtype=getattr(torch, dtype), attn_implementation="eager", local_files_only=True
+        )
