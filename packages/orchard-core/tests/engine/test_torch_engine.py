@@ -195,6 +195,23 @@ async def test_requests_in_flight_finish_on_the_old_weights(engine: TorchEngine,
     assert ids == (await generate(engine, [5, 6, 7], params))[0]
 
 
+async def test_a_cancelled_update_changes_nothing_and_the_engine_goes_on(
+    engine: TorchEngine, tiny_folder: Path
+) -> None:
+    params = SamplingParams(max_tokens=60, seed=3)
+    stream = engine.stream([5, 6, 7], params)
+    await anext(stream)  # running, so the update has to wait
+    state = {k: v * 0.5 for k, v in AutoModelForCausalLM.from_pretrained(tiny_folder).state_dict().items()}
+    update = asyncio.create_task(engine.update_weights(state, 1))
+    await asyncio.sleep(0)
+    update.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await update
+    assert [chunk async for chunk in stream][-1].weight_version == 0
+    assert (await asyncio.wait_for(generate(engine, [5, 6, 7], params), 20))[0]
+    assert engine.weight_version == 0
+
+
 async def test_missing_weights_are_refused(engine: TorchEngine, tiny_folder: Path) -> None:
     state = AutoModelForCausalLM.from_pretrained(tiny_folder).state_dict()
     del state["model.norm.weight"]

@@ -52,8 +52,9 @@ def load_model_folder(folder: Path | str) -> ModelFolder:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' progress bars: a library must not draw on its user's terminal."""
-    from transformers.utils import logging as hf_logging
+    from transformers.utils import logging
 
+    hf_logging: Any = logging
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()
     try:

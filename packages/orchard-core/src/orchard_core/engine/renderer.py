@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import jinja2
-
 from orchard_core.engine.errors import RenderError
 from orchard_core.engine.protocol import Message, Tool
 from orchard_core.engine.tool_calls import parse_message, template_message
+from orchard_core.errors import MissingExtraError
+
+try:
+    import jinja2
+except ImportError as error:
+    raise MissingExtraError("jinja2", "hf") from error
 
 _PLACEHOLDER = "orchard-placeholder"
 _USER: dict[str, Any] = {"role": "user", "content": "orchard-question"}

@@ -12,11 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
-
 from orchard_core.engine.loading import quiet
+from orchard_core.errors import MissingExtraError
+
+try:
+    import torch
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
+except ImportError as error:
+    raise MissingExtraError("torch or transformers", "train") from error
 
 BASH_SCAFFOLD = ('\n{"name": "bash", "arguments": {"command": "', '"}}\n')
 """The JSON around a bash call's command: one token each, so that a call costs few tokens."""

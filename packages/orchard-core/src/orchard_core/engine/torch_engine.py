@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from orchard_core.errors import MissingExtraError, UsageError
+
+try:
+    import torch
+    import transformers
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtraError("torch or transformers", "train") from error
 
 from orchard_core.engine.engine_checks import check_architecture, find_min_rows
 from orchard_core.engine.errors import ContextOverflowError, EngineError
@@ -28,7 +34,6 @@ from orchard_core.engine.row_model import install, kv_shape
 from orchard_core.engine.sampler import uniforms
 from orchard_core.engine.scheduler import Running, Scheduler
 from orchard_core.engine.worker import Sink, Worker
-from orchard_core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +204,7 @@ class TorchEngine:
 
 
 def _read_model(folder: ModelFolder, dtype: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
     with quiet():
-        return AutoModelForCausalLM.from_pretrained(
+        return transformers.AutoModelForCausalLM.from_pretrained(
             folder.path, dtype=getattr(torch, dtype), attn_implementation="eager", local_files_only=True
         )

@@ -91,7 +91,8 @@ class Worker:
             error = EngineError("the engine has stopped")
             self._fail_all(error)
             for _, future in tasks:
-                future.set_exception(error)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
 
     def _receive(self) -> bool:
         """Take over new requests and aborts; sleep while there is nothing to do. False ends the thread."""
@@ -123,6 +124,8 @@ class Worker:
         with self._condition:
             tasks, self._tasks = self._tasks, []
         for task, future in tasks:
+            if not future.set_running_or_notify_cancel():
+                continue  # whoever asked has gone
             try:
                 task()
             except (RuntimeError, ValueError, KeyError, OSError, EngineError) as error:
