@@ -69,7 +69,9 @@ def paired_diff_ci(
     """The mean over tasks of (b - a), tasks resampled in pairs. Both need the same tasks."""
     if a_by_task.keys() != b_by_task.keys():
         odd = sorted(a_by_task.keys() ^ b_by_task.keys())
-        raise UsageError(f"a paired difference needs the same tasks on both sides; {len(odd)} differ, such as {odd[0]!r}")
+        raise UsageError(
+            f"a paired difference needs the same tasks on both sides; {len(odd)} differ, such as {odd[0]!r}"
+        )
     differences = _task_means({task: b_by_task[task] for task in a_by_task}) - _task_means(a_by_task)
     low, high = _bootstrap(differences, seed, level)
     return Interval(float(differences.mean()), low, high, len(differences))

@@ -147,7 +147,9 @@ class BalancedSampler:
         if self.stride < 1:
             raise UsageError(f"stride {self.stride} must be at least 1")
         if not 0 <= self.p_min <= self.p_max <= 1:
-            raise UsageError(f"0 <= p_min <= p_max <= 1 must hold, not p_min {self.p_min}, p_max {self.p_max}")
+            raise UsageError(
+                f"0 <= p_min <= p_max <= 1 must hold, not p_min {self.p_min}, p_max {self.p_max}"
+            )
         if not positive_counts(self.n, self.p_min, self.p_max):
             raise UsageError(
                 f"no number of successes among {self.n} lies within [{self.p_min}, {self.p_max}]; "

@@ -62,7 +62,9 @@ def grpo(
         gains = advantages([rollout.reward for rollout in group], config.ddof, config.epsilon)
         for rollout, advantage in zip(group, gains, strict=True):
             share = 1 / max(_tokens(rollout) * count, 1)
-            references = reference(rollout.samples) if config.kl_coef and reference else [None] * len(rollout.samples)
+            references = (
+                reference(rollout.samples) if config.kl_coef and reference else [None] * len(rollout.samples)
+            )
             for sample, ref in zip(rollout.samples, references, strict=True):
                 weighted.append(_weigh(sample, float(advantage), share, config, ref))
     return weighted
