@@ -54,7 +54,7 @@ class WeightedSample:
     @property
     def used(self) -> NDArray[np.bool_]:
         """Positions with any weight, shape (T,)."""
-        used = (self.w_pg != 0) | (self.w_ce != 0) | (self.w_kd != 0)
+        used: NDArray[np.bool_] = (self.w_pg != 0) | (self.w_ce != 0) | (self.w_kd != 0)
         return used if self.w_entropy is None else used | (self.w_entropy != 0)
 
 

@@ -31,7 +31,7 @@ class MetricsLogger:
         _truncate(self.path, -1 if resume_step is None else resume_step)
         self._lines = self.path.open("a", encoding="utf-8")
         purge = None if resume_step is None else resume_step + 1
-        self._board: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)  # type: ignore[no-untyped-call]
+        self._board: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
     def log(self, step: int, metrics: Mapping[str, float], prefix: str = "") -> None:
         """Record the metrics after a step; names get `prefix/` in front where one is given."""

@@ -7,6 +7,7 @@ row length squared exists, and no token is computed that nobody needs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def segmented_attention(
     bounds = segment_bounds or (0, query.shape[2])
     grouped = query.shape[1] != key.shape[1]
     outputs = []
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in itertools.pairwise(bounds):
         mask = _window(stop - start, sliding_window, query.device)
         outputs.append(
             scaled_dot_product_attention(

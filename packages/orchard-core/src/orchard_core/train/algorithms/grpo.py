@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchard_core.errors import UsageError
-from orchard_core.train.batch import Weights, WeightedSample, trainable, zeros
+from orchard_core.train.batch import WeightedSample, Weights, trainable, zeros
 from orchard_core.trajectory.types import Sample
 
 Reference = Callable[[Sequence[Sample]], Sequence[NDArray[np.float32]]]
@@ -40,7 +40,7 @@ def advantages(rewards: Sequence[float], ddof: int = 1, epsilon: float = 1e-6) -
     if len(values) <= ddof:
         return np.zeros(len(values))
     centred: NDArray[np.float64] = values - values.mean()
-    return centred / (values.std(ddof=ddof) + epsilon)
+    return centred / float(values.std(ddof=ddof) + epsilon)
 
 
 def grpo(
