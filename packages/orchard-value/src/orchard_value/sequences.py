@@ -16,7 +16,7 @@ from orchard_value.errors import LeakageError
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
     """A trajectory's longest context: `ids` of shape (T,); the last assistant turn begins at
-    `turn_start`. Raised from the longest call: prompt followed by completion."""
+    `turn_start`. It is the prompt of the longest call followed by its completion."""
 
     ids: NDArray[np.int32]
     turn_start: int
