@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from orchard_core.errors import UsageError
-from orchard_core.train.algorithms.grpo import Rollout
+from orchard_core.train.algorithms.grpo import GrpoConfig, Rollout
+from orchard_core.train.algorithms.sft import sft
 from orchard_core.train.backends.torch_backend import TorchBackend
 from orchard_core.train.backends.torch_config import TorchConfig
+from orchard_core.train.batch import WeightedSample
 from orchard_core.train.errors import CheckpointError
 from orchard_core.train.loops import RlConfig, SftConfig, last_checkpoint_step, rl_step, run_sft, sft_steps
 from orchard_core.train.metrics import MetricsLogger, read_metrics
@@ -84,14 +87,12 @@ def test_an_epoch_sees_every_sample_once_in_an_order_of_its_own(
 ) -> None:
     batches: list[list[str]] = []
 
-    def weigh(batch: object) -> list[object]:
-        batches.append([s.trajectory_id for s in batch])  # type: ignore[attr-defined]
-        from orchard_core.train.algorithms.sft import sft
+    def weigh(batch: Sequence[Sample]) -> list[WeightedSample]:
+        batches.append([sample.trajectory_id for sample in batch])
+        return sft(batch)
 
-        return list(sft(batch))  # type: ignore[arg-type]
-
-    run_sft(backend_of(model_folder), samples, CONFIG, weigh=weigh)  # type: ignore[arg-type]
-    first, second = sum(batches[:3], []), sum(batches[3:], [])
+    run_sft(backend_of(model_folder), samples, CONFIG, weigh=weigh)
+    first, second = list(chain(*batches[:3])), list(chain(*batches[3:]))
     assert sorted(first) == sorted(second) == sorted(s.trajectory_id for s in samples)
     assert first != second
 
@@ -105,8 +106,6 @@ def test_nothing_to_train_on_is_said(model_folder: Path, make_sample: MakeSample
 
 
 def test_an_rl_step_of_equal_rewards_is_refused(model_folder: Path, make_sample: MakeSample) -> None:
-    from orchard_core.train.algorithms.grpo import GrpoConfig
-
     group = [Rollout(1.0, (make_sample(8, i),)) for i in range(2)]
     with pytest.raises(UsageError, match="advantages are zero"):
         rl_step(backend_of(model_folder), [group], RlConfig(grpo=GrpoConfig(entropy_coef=0.0)))
@@ -140,3 +139,6 @@ def test_a_fresh_logger_starts_an_empty_record(tmp_path: Path) -> None:
         with MetricsLogger(tmp_path) as metrics:
             metrics.log(1, {"x": value})
     assert [row["x"] for row in read_metrics(tmp_path)] == [2.0]
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert [event.value for event in board.Scalars("x")] == [2.0]

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from orchard_core.engine.errors import ModelFolderError
 from orchard_core.errors import UsageError
@@ -103,8 +105,6 @@ def test_a_resumed_run_ends_with_identical_bits(
     assert same(weights(straight), weights(resumed))
     straight.save_checkpoint(tmp_path / "a")
     resumed.save_checkpoint(tmp_path / "b")
-    from safetensors.torch import load_file
-
     a, b = (load_file(tmp_path / name / "checkpoint.safetensors") for name in "ab")
     assert same(
         {k: v for k, v in a.items() if k != "random.cpu"}, {k: v for k, v in b.items() if k != "random.cpu"}
@@ -113,6 +113,15 @@ def test_a_resumed_run_ends_with_identical_bits(
 
 
 def test_a_checkpoint_of_another_model_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    TorchBackend(model_folder, FAST).save_checkpoint(tmp_path / "c")
+    wider = AutoConfig.from_pretrained(model_folder)
+    wider.vocab_size += 1
+    AutoModelForCausalLM.from_config(wider).save_pretrained(tmp_path / "wider")
+    with pytest.raises(CheckpointError, match="another model"):
+        TorchBackend(tmp_path / "wider", FAST).load_checkpoint(tmp_path / "c")
+
+
+def test_an_incomplete_checkpoint_is_refused(model_folder: Path, tmp_path: Path) -> None:
     backend = TorchBackend(model_folder, FAST)
     backend.save_checkpoint(tmp_path / "c")
     (tmp_path / "c" / "state.json").unlink()

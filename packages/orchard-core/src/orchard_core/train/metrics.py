@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ class MetricsLogger:
     """Writes `metrics.jsonl` and TensorBoard events into a folder.
 
     With `resume_step` s, what an earlier process logged for steps after s is discarded, so that a
-    resumed run leaves the same record as an uninterrupted one.
+    resumed run leaves the same record as an uninterrupted one. Without it the record begins anew.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -30,6 +31,8 @@ class MetricsLogger:
         self.path = folder / "metrics.jsonl"
         _truncate(self.path, -1 if resume_step is None else resume_step)
         self._lines = self.path.open("a", encoding="utf-8")
+        if resume_step is None:
+            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
         purge = None if resume_step is None else resume_step + 1
         self._board: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
