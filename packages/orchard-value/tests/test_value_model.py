@@ -20,12 +20,12 @@ from orchard_value.sequences import labels, token_sequence
 from orchard_value.training import ValueConfig, train_value
 
 MakeTrajectory = Callable[..., Trajectory]
-CONFIG = ValueConfig(epochs=15, batch_size=16, lr=5e-3, validation=0.15)
+CONFIG = ValueConfig(epochs=6, batch_size=16, lr=5e-3, validation=0.15)
 
 
 @pytest.fixture
 def train_set(make_trajectory: MakeTrajectory) -> list[Trajectory]:
-    return [make_trajectory(i, i % 2 == 0, package=f"p{i % 12}") for i in range(144)]
+    return [make_trajectory(i, i % 2 == 0, package=f"p{i // 2 % 12}") for i in range(480)]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ class TorchConfig:
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1
     grad_clip: float = 1.0
-    tokens_per_row: int = 8192
+    tokens_per_row: int = 4096
     router_aux_coef: float = 0.0
     device: str = "cpu"
     threads: int | None = None
