@@ -68,9 +68,11 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_samples(
     loss, grads = packed_loss(model, batch, max_tokens)
     scale = max(1.0, sum(abs(value) for value, _ in alone))
     assert abs(loss - sum(value for value, _ in alone)) / scale < 1e-5
+    # Float error follows the largest gradient that flows through, not each parameter's own: queries
+    # and keys of a one-token context have gradient 0 but for rounding.
+    largest = max(float(part.abs().max()) for _, parts in alone for part in parts)
     for got, *parts in zip(grads, *(g for _, g in alone), strict=True):
-        expected = torch.stack(parts).sum(0)
-        assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
+        assert torch.allclose(got, torch.stack(parts).sum(0), rtol=0, atol=1e-5 * largest)
 
 
 def test_segmented_attention_equals_the_models_own(
