@@ -28,14 +28,18 @@ def sandbox_python(minimum: tuple[int, int]) -> tuple[str, str, tuple[Mount, ...
     if version and _numbers(version) >= minimum:
         return str(own), version, (Mount(sys.base_prefix, sys.base_prefix),)
     wanted = ".".join(map(str, minimum))
-    raise UsageError(f"no Python {wanted} or newer that a sandbox could see; install the system package python3")
+    raise UsageError(
+        f"no Python {wanted} or newer that a sandbox could see; install the system package python3"
+    )
 
 
 @cache
 def _version(python: str) -> str | None:
     if not Path(python).exists():
         return None
-    done = subprocess.run([python, "-I", "-S", "-c", _PRINT_VERSION], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, "-I", "-S", "-c", _PRINT_VERSION], capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() or None
 
 

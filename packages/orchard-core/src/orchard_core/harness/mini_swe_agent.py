@@ -82,7 +82,7 @@ class MiniSweAgentHarness:
                 "MSWEA_SILENT_STARTUP": "1",
                 "MSWEA_GLOBAL_CONFIG_DIR": FOLDER,
                 "MSWEA_COST_TRACKING": "ignore_errors",
-                # A call that may have been sampled is never sent again.
+                # Its client's own re-sends are marked as such and sample nothing twice; these are not.
                 "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
                 # Or it looks for its price list on the network.
                 "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -97,7 +97,7 @@ class MiniSweAgentHarness:
             "wall_time_limit_seconds": max(1, int(limits.timeout_s)),
         }
         model: dict[str, Any] = {
-            "model_kwargs": {"max_tokens": limits.max_tokens, "max_retries": 0, "timeout": limits.timeout_s}
+            "model_kwargs": {"max_tokens": limits.max_tokens, "max_retries": 2, "timeout": limits.timeout_s}
         }
         if self.style is not None:
             agent |= _agent_templates(self.style)
@@ -190,7 +190,15 @@ def _install(folder: Path, python: str) -> None:
         raise UsageError("mini-swe-agent is fetched with uv, which is not installed; run: pip install uv")
     _run([uv, "venv", "--quiet", "--python", python, "--allow-existing", str(folder)])
     with as_file(files("orchard_core.harness") / "mini_swe_agent.txt") as pins:
-        install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python")]
+        install = [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--compile-bytecode",
+            "--python",
+            str(folder / "bin" / "python"),
+        ]
         # Copies, since hard links into another cache would change with it.
         _run([*install, "--link-mode", "copy", "--requirements", str(pins)])
 
@@ -199,7 +207,9 @@ def _run(argv: list[str]) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise UsageError(f"mini-swe-agent {VERSION} could not be installed ({reason[0]}); is the package index up?")
+        raise UsageError(
+            f"mini-swe-agent {VERSION} could not be installed ({reason[0]}); is the package index up?"
+        )
 
 
 def mini_from_options(options: Mapping[str, Any]) -> MiniSweAgentHarness:

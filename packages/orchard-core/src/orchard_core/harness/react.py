@@ -22,7 +22,13 @@ from orchard_core.trajectory.types import Outcome
 
 FOLDER = "/tmp/.orchard-react"
 SCRIPT, CONFIG, RESULT = f"{FOLDER}/agent.py", f"{FOLDER}/config.json", f"{FOLDER}/result.json"
-COMMAND_ENV = {"PAGER": "cat", "MANPAGER": "cat", "LESS": "-R", "PIP_PROGRESS_BAR": "off", "TQDM_DISABLE": "1"}
+COMMAND_ENV = {
+    "PAGER": "cat",
+    "MANPAGER": "cat",
+    "LESS": "-R",
+    "PIP_PROGRESS_BAR": "off",
+    "TQDM_DISABLE": "1",
+}
 MAX_FORMAT_ERRORS = 3
 
 
@@ -40,7 +46,11 @@ class ReactTool:
         """The tool in OpenAI form."""
         return {
             "type": "function",
-            "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)},
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
         }
 
 

@@ -7,6 +7,9 @@ Only light modules are imported and HTTP/1.1 is spoken over a plain socket, beca
 short episodes pay this program's start-up.
 """
 
+from __future__ import annotations
+
+import contextlib
 import json
 import os
 import select
@@ -16,11 +19,15 @@ import subprocess
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself is slow to import
+    from typing import Any, BinaryIO
+
 EXIT_CODES = {"submitted": 0, "final": 0, "limits": 10, "time": 11, "format_error": 12, "model_error": 13}
 SUBMIT_MARK = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 KEY_VARIABLE = "ORCHARD_API_KEY"
 LIMIT_ERRORS = ("budget_exceeded", "context_length_exceeded")
-CONNECT_ATTEMPTS = 4
+ATTEMPTS = 4
 KEEP_BYTES = 1 << 20
 GRACE_S = 0.1
 
@@ -49,96 +56,85 @@ class Client:
             f"POST {self.path} HTTP/1.1\r\nHost: {authority}\r\nAuthorization: Bearer {key}\r\n"
             "Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: "
         )
-        self.stream = None
+        self.stream: Any = None
 
-    def post(self, payload: dict) -> dict:
-        """One completion. A request that may have reached the model is never sent twice."""
-        body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
-        message = f"{self.head}{len(body)}\r\n\r\n".encode() + body
-        while True:
-            reused = self.stream is not None
+    def post(self, payload: dict[str, Any], call: str) -> dict[str, Any]:
+        """One completion. `call` marks a re-send, so that nothing is sampled twice."""
+        body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        message = f"{self.head}{len(body)}\r\nIdempotency-Key: {call}\r\n\r\n".encode() + body
+        problem = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(0.05 * 4 ** (attempt - 1))
             try:
-                if self.stream is None:
-                    self.stream = self._connect()
-                self.stream.write(message)
-                self.stream.flush()
-                status_line = self.stream.readline()
-            except OSError as error:
-                self._drop()
-                if reused:
-                    continue
-                raise Ended("model_error", f"the model endpoint was lost: {error}") from None
-            if not status_line and reused:
+                status, answer = self._exchange(message)
+            except (OSError, ValueError, IndexError) as error:
+                problem = f"the model endpoint was lost: {error}"
                 self._drop()
                 continue
-            try:
-                return self._answer(status_line)
-            except (OSError, ValueError, IndexError) as error:
-                raise Ended("model_error", f"the model endpoint's answer was cut or malformed: {error}") from None
+            if status == 200:
+                return answer
+            problem = _explain(status, answer)
+            if status < 500:
+                break
+        raise Ended("model_error", problem)
 
-    def _connect(self):
-        for attempt in range(CONNECT_ATTEMPTS):
-            try:
-                connection = socket.create_connection(self.address)
+    def _exchange(self, message: bytes) -> tuple[int, dict[str, Any]]:
+        if self.stream is None:
+            with socket.create_connection(self.address) as connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connection.makefile("rwb")
-            except OSError:
-                if attempt + 1 == CONNECT_ATTEMPTS:
-                    raise
-                time.sleep(0.1 * 4**attempt)
+                self.stream = connection.makefile("rwb")
+        self.stream.write(message)
+        self.stream.flush()
+        status = int(self.stream.readline().split(None, 2)[1])
+        headers = {}
+        while line := self.stream.readline().strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip().lower()
+        answer = json.loads(_body(self.stream, headers))
+        if headers.get("connection") == "close":
+            self._drop()
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is no JSON object")
+        return status, answer
 
     def _drop(self) -> None:
         if self.stream is not None:
-            try:
+            with contextlib.suppress(OSError):
                 self.stream.close()
-            except OSError:
-                pass
             self.stream = None
 
-    def _answer(self, status_line: bytes) -> dict:
-        status = int(status_line.split(None, 2)[1])
-        headers = {}
-        while (line := self.stream.readline().strip()):
-            name, _, value = line.decode("latin-1").partition(":")
-            headers[name.strip().lower()] = value.strip()
-        body = self._body(headers)
-        if headers.get("connection", "").lower() == "close":
-            self._drop()
-        if status != 200:
-            raise _api_error(status, body)
-        return json.loads(body)
 
-    def _body(self, headers: dict) -> bytes:
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            chunks = []
-            while (size := int(self.stream.readline().split(b";")[0], 16)):
-                chunks.append(self._exactly(size))
-                self.stream.readline()
-            self.stream.readline()
-            return b"".join(chunks)
-        if "content-length" in headers:
-            return self._exactly(int(headers["content-length"]))
-        headers["connection"] = "close"
-        return self.stream.read()
-
-    def _exactly(self, size: int) -> bytes:
-        data = self.stream.read(size)
-        if len(data) != size:
-            raise ValueError("the connection was closed")
-        return data
+def _body(stream: BinaryIO, headers: dict[str, str]) -> bytes:
+    if headers.get("transfer-encoding") == "chunked":
+        chunks = []
+        while size := int(stream.readline().split(b";")[0], 16):
+            chunks.append(_exactly(stream, size))
+            stream.readline()
+        stream.readline()
+        return b"".join(chunks)
+    if "content-length" in headers:
+        return _exactly(stream, int(headers["content-length"]))
+    headers["connection"] = "close"
+    return stream.read()
 
 
-def _api_error(status: int, body: bytes) -> Ended:
-    try:
-        error = json.loads(body).get("error") or {}
-    except (ValueError, AttributeError):
-        error = {}
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise ValueError("the connection was closed")
+    return data
+
+
+def _explain(status: int, answer: dict[str, Any]) -> str:
+    """What an error reply says. Raises Ended where it tells of a limit."""
+    error = answer.get("error")
     if not isinstance(error, dict):
-        error = {"message": str(error)}
+        error = {"message": error}
     for name in (error.get("code"), error.get("type")):
         if name in LIMIT_ERRORS:
-            return Ended("limits", name)
-    return Ended("model_error", f"HTTP {status}: {str(error.get('message', ''))[:500]}")
+            raise Ended("limits", name)
+    return f"HTTP {status}: {str(error.get('message', ''))[:500]}"
 
 
 class Output:
@@ -163,10 +159,12 @@ class Output:
         cut = len(text) - head - tail
         if cut <= 0:
             return text
-        return f"{text[:head]}\n[{cut + self.dropped} characters cut]\n{text[len(text) - tail:]}"
+        return f"{text[:head]}\n[{cut + self.dropped} characters cut]\n{text[len(text) - tail :]}"
 
 
-def run_command(argv: list, stdin: bytes, env: dict, timeout: float):
+def run_command(
+    argv: list[str], stdin: bytes, env: dict[str, str], timeout: float
+) -> tuple[Output, int | None]:
     """Run in an own process group; returns (output, exit code or None when timed out)."""
     source = subprocess.DEVNULL
     if stdin:
@@ -176,7 +174,12 @@ def run_command(argv: list, stdin: bytes, env: dict, timeout: float):
     output = Output()
     try:
         process = subprocess.Popen(
-            argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, start_new_session=True
+            argv,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
         )
     except OSError as error:
         output.add(f"{argv[0]}: {error.strerror}\n".encode())
@@ -184,20 +187,19 @@ def run_command(argv: list, stdin: bytes, env: dict, timeout: float):
     finally:
         if source != subprocess.DEVNULL:
             os.close(source)
+    assert process.stdout is not None
     with process.stdout as pipe:
         code = _follow(process, pipe.fileno(), output, time.monotonic() + timeout)
     return output, code
 
 
-def _follow(process, descriptor: int, output: Output, deadline: float):
+def _follow(process: subprocess.Popen[bytes], descriptor: int, output: Output, deadline: float) -> int | None:
     """Read until the command is over. A background child that keeps the pipe open doesn't count."""
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
             _drain(descriptor, output)
             return None
@@ -226,13 +228,13 @@ def _drain(descriptor: int, output: Output) -> None:
 class Agent:
     """The loop. `config` is what `ReactHarness.launch` wrote."""
 
-    def __init__(self, config: dict, key: str) -> None:
+    def __init__(self, config: dict[str, Any], key: str) -> None:
         self.config = config
         self.client = Client(config["base_url"], key)
         self.env = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE} | config["env"]
         self.commands = {tool["function"]["name"]: command for tool, command in config["tools"]}
         self.deadline = time.monotonic() + config["timeout_s"]
-        self.messages = [{"role": "user", "content": config["instruction"]}]
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": config["instruction"]}]
         if config["system"]:
             self.messages.insert(0, {"role": "system", "content": config["system"]})
         self.turns = 0
@@ -254,16 +256,16 @@ class Agent:
             if time.monotonic() >= self.deadline:
                 raise Ended("time")
             self.turns += 1
-            self.step(self.client.post(request))
+            self.step(self.client.post(request, str(self.turns)))
 
-    def step(self, reply: dict) -> None:
+    def step(self, reply: dict[str, Any]) -> None:
         try:
             message = reply["choices"][0]["message"]
             calls = message.get("tool_calls") or []
             content = message.get("content")
         except (KeyError, IndexError, TypeError, AttributeError):
             raise Ended("model_error", "the model endpoint's answer is no chat completion") from None
-        kept = {"role": "assistant"}
+        kept: dict[str, Any] = {"role": "assistant"}
         if content is not None or not calls:
             kept["content"] = content or ""
         if calls:
@@ -277,13 +279,13 @@ class Agent:
             self.messages.append({"role": "user", "content": self.config["reminder"]})
             self.count_format_error()
 
-    def use_tools(self, calls: list) -> None:
+    def use_tools(self, calls: list[dict[str, Any]]) -> None:
         understood = False
         for call in calls:
             try:
                 name, arguments = self.parse(call)
             except ValueError as error:
-                text = self.config["format_error"].replace("{error}", str(error))
+                text = self.complain(str(error))
             else:
                 understood = True
                 text = self.act(name, arguments)
@@ -298,9 +300,12 @@ class Agent:
         if self.format_errors >= self.config["max_format_errors"]:
             raise Ended("format_error", f"{self.format_errors} malformed replies in a row")
 
-    def parse(self, call: dict):
+    def complain(self, error: str) -> str:
+        return str(self.config["format_error"]).replace("{error}", error)
+
+    def parse(self, call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         function = call.get("function") or {}
-        name = function.get("name")
+        name = str(function.get("name"))
         if name not in self.commands:
             raise ValueError(f"Unknown tool '{name}'.")
         try:
@@ -309,7 +314,9 @@ class Agent:
             raise ValueError(f"Error parsing tool call arguments: {error}.") from None
         if not isinstance(arguments, dict):
             raise ValueError("Tool call arguments must be a JSON object.")
-        schema = next(tool["function"] for tool, _ in self.config["tools"] if tool["function"]["name"] == name)
+        schema = next(
+            tool["function"] for tool, _ in self.config["tools"] if tool["function"]["name"] == name
+        )
         for key in schema.get("parameters", {}).get("required", []):
             if key not in arguments:
                 raise ValueError(f"Missing '{key}' argument in {name} tool call.")
@@ -317,13 +324,13 @@ class Agent:
             raise ValueError("The 'command' argument must be a string.")
         return name, arguments
 
-    def act(self, name: str, arguments: dict) -> str:
+    def act(self, name: str, arguments: dict[str, Any]) -> str:
         """Run a tool; the built-in `bash` has no command of its own."""
         command = self.commands[name]
         timeout = self.config["command_timeout_s"]
         if command is None:
             if "\0" in arguments["command"]:
-                return self.config["format_error"].replace("{error}", "The command holds a NUL character.")
+                return self.complain("The command holds a NUL character.")
             argv, stdin = ["/bin/sh", "-c", arguments["command"]], b""
         else:
             argv, stdin = command, json.dumps(arguments).encode()
@@ -348,10 +355,11 @@ def main(config_path: str, result_path: str) -> int:
         finally:
             turns = agent.turns
     except Ended as ended:
-        result = {"exit_status": ended.status, "turns": turns, "detail": ended.detail}
+        status = ended.status
+        result = {"exit_status": status, "turns": turns, "detail": ended.detail}
     with open(result_path, "w", encoding="utf-8") as file:
         json.dump(result, file)
-    return EXIT_CODES[result["exit_status"]]
+    return EXIT_CODES[status]
 
 
 if __name__ == "__main__":

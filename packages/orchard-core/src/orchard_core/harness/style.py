@@ -40,7 +40,9 @@ class ChatStyle:
     system: str = DEFAULT_SYSTEM
     instruction: str = "{instruction}"
     format_error: str = "{error} Call a tool."
-    no_tool_call: str = "No tool calls found in the response. Every response MUST include at least one tool call."
+    no_tool_call: str = (
+        "No tool calls found in the response. Every response MUST include at least one tool call."
+    )
     output_head: int = 4000
     output_tail: int = 4000
 

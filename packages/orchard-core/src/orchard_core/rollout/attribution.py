@@ -7,26 +7,13 @@ commands, a bad patch, killing its own harness.
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import replace
 
 from orchard_core.engine.errors import EngineError
 from orchard_core.env.errors import SandboxError
 from orchard_core.errors import InfrastructureError
+from orchard_core.proxy import SealedSession
 from orchard_core.trajectory.types import Outcome
-
-
-class SessionEnd(Protocol):
-    """What attribution reads of a sealed proxy session."""
-
-    @property
-    def incomplete(self) -> str | None:
-        """Why the record of calls isn't whole; None when it is."""
-        ...
-
-    @property
-    def ended_by(self) -> str | None:
-        """The budget that ended the session, if one did."""
-        ...
 
 
 def from_error(error: InfrastructureError, phase: str) -> Outcome:
@@ -40,15 +27,19 @@ def from_error(error: InfrastructureError, phase: str) -> Outcome:
     return Outcome("aborted", cause, f"{phase}: {type(error).__name__}: {error}")
 
 
-def attribute(harness: Outcome, session: SessionEnd) -> Outcome:
+def attribute(harness: Outcome, session: SealedSession) -> Outcome:
     """The final outcome, from the harness's own account and the proxy's.
 
     The proxy knows better in two cases: its record is not whole (then the rollout can't be trusted,
-    whatever the harness made of it), or it refused calls because a budget was used up (then what the
-    harness reports as a model error was the agent's limit).
+    whatever the harness made of it), or a limit that it keeps ended the episode (then what the harness
+    reports as a model error, or as replies without a call, was that limit).
     """
     if session.incomplete:
         return Outcome("aborted", "model_calls", session.incomplete, harness.exit_code)
-    if session.ended_by and (harness.status == "aborted" or harness.cause == "format_error"):
+    if session.ended_by is None:
+        return harness
+    if harness.status == "truncated":
+        return replace(harness, cause=session.ended_by)
+    if harness.cause in ("model_error", "format_error"):
         return Outcome("truncated", session.ended_by, harness.detail, harness.exit_code)
     return harness
