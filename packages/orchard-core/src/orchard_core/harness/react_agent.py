@@ -153,9 +153,13 @@ class Output:
             self.dropped += len(self.tail) - KEEP_BYTES
             del self.tail[:-KEEP_BYTES]
 
-    def text(self, head: int, tail: int) -> str:
+    def text(self) -> str:
+        """What was kept, with line ends made uniform."""
+        text = (self.head + self.tail).decode("utf-8", "replace")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+
+    def shorten(self, text: str, head: int, tail: int) -> str:
         """At most `head` + `tail` characters, with a note of how many were cut between them."""
-        text = (self.head + self.tail).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
         cut = len(text) - head - tail
         if cut <= 0:
             return text
@@ -335,10 +339,11 @@ class Agent:
         else:
             argv, stdin = command, json.dumps(arguments).encode()
         output, code = run_command(argv, stdin, self.env, timeout)
-        text = output.text(self.config["output_head"], self.config["output_tail"])
+        text = output.text()
         first, _, _ = text.lstrip().partition("\n")
         if first.strip() == SUBMIT_MARK and code == 0:
             raise Ended("submitted")
+        text = output.shorten(text, self.config["output_head"], self.config["output_tail"])
         if code is None:
             return f"{text}(timed out after {timeout:g} s)"
         return f"{text}(exit {code})" if code else text
