@@ -40,7 +40,7 @@ def in_order(replies: Sequence[Reply]) -> Callable[[ChatRequest], Reply]:
     """A model that says these things, by the number of turns that the request shows. The last repeats."""
 
     def policy(request: ChatRequest) -> Reply:
-        turn = sum(message["role"] == "assistant" for message in request.messages)
+        turn = [message["role"] for message in request.messages].count("assistant")
         return replies[min(turn, len(replies) - 1)]
 
     return policy

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from harness_kit import SUBMIT, bash, call, in_order, run_react, say
+
 from orchard_core.engine.errors import EngineError
 from orchard_core.engine.protocol import ChatRequest, SamplingParams
 from orchard_core.harness import react_agent
@@ -63,7 +64,9 @@ async def test_output_beyond_memory_bounds_is_counted_in_full(tmp_path: Path) ->
 
 async def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
     limits = HarnessLimits(command_timeout_s=0.5)
-    run = await run_react(tmp_path, [bash("echo begun; sleep 50 & wait; touch late"), bash(SUBMIT)], None, limits)
+    run = await run_react(
+        tmp_path, [bash("echo begun; sleep 50 & wait; touch late"), bash(SUBMIT)], None, limits
+    )
     assert run.tool_results == ["begun\n(timed out after 0.5 s)"]
     assert not (tmp_path / "late").exists()
 
