@@ -43,7 +43,11 @@ def test_options_become_the_style_and_the_tools() -> None:
         ("react", {"output_tail": 0}, "at least 1"),
         ("react", {"finish": "never"}, '"submit" or "text"'),
         ("react", {"tools": [{"name": "x"}]}, "needs name, description, parameters and command"),
-        ("react", {"tools": [{"name": "bash", "description": "", "parameters": {}, "command": ["x"]}]}, "same"),
+        (
+            "react",
+            {"tools": [{"name": "bash", "description": "", "parameters": {}, "command": ["x"]}]},
+            "same",
+        ),
         ("react", {"bash": False}, "without any tool"),
         ("react", {"instruction": "no place"}, "must hold the place"),
     ],
@@ -57,7 +61,9 @@ def test_wrong_options_are_refused_in_one_sentence(
 
 def test_the_secret_is_in_the_environment_alone() -> None:
     endpoint = ModelEndpoint("http://127.0.0.1:1/v1", "the-secret", "m")
-    launch = ReactHarness().launch(Task("t", "d", "go", payload={"gold": "answer"}), endpoint, HarnessLimits())
+    launch = ReactHarness().launch(
+        Task("t", "d", "go", payload={"gold": "answer"}), endpoint, HarnessLimits()
+    )
     assert "the-secret" in launch.env.values()
     assert b"the-secret" not in launch.files[CONFIG]
     assert not any("the-secret" in part for part in launch.argv)

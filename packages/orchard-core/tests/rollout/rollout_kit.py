@@ -49,7 +49,9 @@ SOLVE = in_order([bash("cat note"), bash("cat note > answer"), bash(SUBMIT)])
 
 
 def task(task_id: str = "copy") -> Task:
-    return Task(task_id, "files", "Copy note to answer.", payload={"answer": "noted", "canary": SECRET_ANSWER})
+    return Task(
+        task_id, "files", "Copy note to answer.", payload={"answer": "noted", "canary": SECRET_ANSWER}
+    )
 
 
 @dataclass
@@ -99,7 +101,9 @@ class WatchedProvider:
 class WatchedProxy(RecordingProxy):
     """A real proxy that remembers its sessions."""
 
-    def open_session(self, rollout_id: str, policy: SessionPolicy, *, engine: Engine | None = None) -> Session:
+    def open_session(
+        self, rollout_id: str, policy: SessionPolicy, *, engine: Engine | None = None
+    ) -> Session:
         session = super().open_session(rollout_id, policy, engine=engine)
         self.sessions = [*getattr(self, "sessions", []), session]
         return session

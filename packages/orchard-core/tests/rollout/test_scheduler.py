@@ -40,7 +40,9 @@ async def test_all_requests_are_run_and_never_too_many_at_once(place: Place) -> 
     requests = [place.request(model, f"r{number}") for number in range(16)]
     report = await run_many(requests, place.runner, concurrency=8, on_done=kept)
     assert (report.finished, report.aborted, report.retried) == (16, 0, 0)
-    assert {key: value.reward.verdict for key, value in kept.items()} == {f"r{n}": "success" for n in range(16)}
+    assert {key: value.reward.verdict for key, value in kept.items()} == {
+        f"r{n}": "success" for n in range(16)
+    }
     assert 2 <= most <= 8
 
 

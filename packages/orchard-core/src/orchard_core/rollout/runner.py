@@ -81,7 +81,7 @@ class RolloutRunner:
         mounts = await request.harness.install()
         session = self._proxy.open_session(request.id, request.policy, engine=request.engine)
         model = session.shown_model
-        result: Mapping[str, bytes] = {}
+        result: Mapping[str, bytes] | None = None
         sealed: SealedSession | None = None
         try:
             outcome, result = await self._episode(request, session, mounts, clock)
@@ -106,7 +106,7 @@ class RolloutRunner:
             outcome=outcome,
             reward=reward,
             lineage=request.lineage,
-            result=result,
+            result=result or {},
             tags={**request.task.tags, **request.tags},
             started_at=started,
             finished_at=time.time(),
@@ -115,8 +115,8 @@ class RolloutRunner:
 
     async def _episode(
         self, request: RolloutRequest, session: Session, mounts: tuple[Mount, ...], clock: PhaseClock
-    ) -> tuple[Outcome, Mapping[str, bytes]]:
-        """All that happens in the agent's sandbox."""
+    ) -> tuple[Outcome, Mapping[str, bytes] | None]:
+        """All that happens in the agent's sandbox. The result is None when there is nothing to grade."""
         with clock("sandbox_start"):
             sandbox = await self._provider.create(_with_mounts(request, mounts))
         async with sandbox:
@@ -125,13 +125,14 @@ class RolloutRunner:
             with clock("harness"):
                 outcome = await self._launch(request, session, sandbox)
             if outcome.status == "aborted":
-                return outcome, {}
+                return outcome, None
             with clock("collect"):
                 try:
                     return outcome, await self._domain.collect(request.task, sandbox)
                 except SandboxFileError as error:
-                    # The agent had the sandbox to itself: what is missing there, it removed.
-                    return Outcome("completed", "no_result", str(error), outcome.exit_code), {}
+                    # The agent had the sandbox to itself: what is missing there, it never made or removed.
+                    cause = "no_result" if outcome.status == "completed" else outcome.cause
+                    return dataclasses.replace(outcome, cause=cause, detail=str(error)), None
 
     async def _launch(self, request: RolloutRequest, session: Session, sandbox: Sandbox) -> Outcome:
         limits = request.limits
@@ -152,11 +153,11 @@ class RolloutRunner:
         return await request.harness.classify(ended, sandbox, limits)
 
     async def _judge(
-        self, task: Task, outcome: Outcome, result: Mapping[str, bytes], clock: PhaseClock
+        self, task: Task, outcome: Outcome, result: Mapping[str, bytes] | None, clock: PhaseClock
     ) -> tuple[Outcome, Reward]:
         if outcome.status == "aborted":
             return outcome, Reward.none(f"{outcome.cause}: {outcome.detail}")
-        if outcome.cause == "no_result":
+        if result is None:
             return outcome, Reward.failure(reason=outcome.detail)
         with clock("grade"):
             try:
