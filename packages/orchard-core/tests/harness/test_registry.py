@@ -22,7 +22,7 @@ def test_built_in_harnesses_are_found() -> None:
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UnknownHarnessError, match="did you mean 'react'"):
         load_harness("raect")
-    with pytest.raises(UnknownHarnessError, match="there are: .*mini-swe-agent"):
+    with pytest.raises(UnknownHarnessError, match=r"there are: .*mini-swe-agent"):
         load_harness("zzz")
 
 

@@ -26,6 +26,7 @@ MODEL_PORT = 8399
 """Where the harness finds its model: a port of the sandbox's own loopback, so it never collides."""
 HARNESS_OUTPUT = 1 << 16
 SETTLE_TRIES = 200
+ENDED_BY_AGENT = ("submitted", "final")
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ class RolloutRunner:
                     return outcome, await self._domain.collect(request.task, sandbox)
                 except SandboxFileError as error:
                     # The agent had the sandbox to itself: what is missing there, it never made or removed.
-                    cause = "no_result" if outcome.status == "completed" else outcome.cause
+                    cause = "no_result" if outcome.cause in ENDED_BY_AGENT else outcome.cause
                     return dataclasses.replace(outcome, cause=cause, detail=str(error)), None
 
     async def _launch(self, request: RolloutRequest, session: Session, sandbox: Sandbox) -> Outcome:
