@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchard_core.domain.types import Task
@@ -17,6 +19,20 @@ def test_built_in_harnesses_are_found() -> None:
     assert {"react", "mini-swe-agent"} <= set(available_harnesses())
     assert isinstance(load_harness("react"), ReactHarness)
     assert load_harness("mini-swe-agent") == MiniSweAgentHarness()
+
+
+def test_an_installed_package_can_bring_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_binding.py").write_text(
+        "from orchard_core.harness.react import ReactHarness\n"
+        "def make(options): return ReactHarness(finish=options['finish'])\n"
+    )
+    info = tmp_path / "my_binding-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-binding\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[orchard.harnesses]\nmine = my_binding:make\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "mine" in available_harnesses()
+    assert load_harness("mine", {"finish": "text"}) == ReactHarness(finish="text")
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

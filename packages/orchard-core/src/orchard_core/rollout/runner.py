@@ -26,6 +26,8 @@ MODEL_PORT = 8399
 """Where the harness finds its model: a port of the sandbox's own loopback, so it never collides."""
 HARNESS_OUTPUT = 1 << 16
 SETTLE_TRIES = 200
+SPARE_S = 600.0
+"""For preparing and collecting, on top of the harness's own time."""
 ENDED_BY_AGENT = ("submitted", "final")
 
 _log = logging.getLogger(__name__)
@@ -119,7 +121,7 @@ class RolloutRunner:
     ) -> tuple[Outcome, Mapping[str, bytes] | None]:
         """All that happens in the agent's sandbox. The result is None when there is nothing to grade."""
         with clock("sandbox_start"):
-            sandbox = await self._provider.create(_with_mounts(request, mounts))
+            sandbox = await self._provider.create(_spec(request, mounts))
         async with sandbox:
             with clock("prepare"):
                 await self._domain.prepare(request.task, sandbox)
@@ -176,9 +178,12 @@ async def _settle(session: Session) -> None:
         await asyncio.sleep(0.01)
 
 
-def _with_mounts(request: RolloutRequest, mounts: tuple[Mount, ...]) -> SandboxSpec:
+def _spec(request: RolloutRequest, mounts: tuple[Mount, ...]) -> SandboxSpec:
+    """The task's spec with the harness's mounts, and a life that outlasts the harness's time."""
     spec = request.task.sandbox
-    added = tuple(mount for mount in mounts if mount not in spec.mounts)
     return dataclasses.replace(
-        spec, mounts=spec.mounts + added, labels={**spec.labels, "rollout": request.id}
+        spec,
+        mounts=spec.mounts + tuple(mount for mount in mounts if mount not in spec.mounts),
+        labels={**spec.labels, "rollout": request.id},
+        ttl_s=max(spec.ttl_s, request.limits.timeout_s + SPARE_S),
     )
