@@ -111,6 +111,11 @@ class Session:
         """How many calls have been recorded so far."""
         return len(self._calls)
 
+    @property
+    def in_flight(self) -> int:
+        """How many calls are being answered now."""
+        return len(self._running)
+
     def admit(self, call: ChatCall, body: Mapping[str, Any], digest: bytes, retry: bool) -> Attempt:
         """Start a call, or join the one that the same body (`digest`) already started. Raises CallRefused.
 
