@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -60,7 +60,7 @@ def build_repository(tree: Mapping[str, bytes], message: str = "start") -> Repos
     return Repository(files, commit)
 
 
-def _write_tree(blobs: Mapping[str, str], add) -> str:  # type: ignore[no-untyped-def]
+def _write_tree(blobs: Mapping[str, str], add: Callable[[str, bytes], str]) -> str:
     folders: dict[str, dict[str, str]] = {}
     entries: list[tuple[str, bytes]] = []
     for path, name in blobs.items():
@@ -72,7 +72,7 @@ def _write_tree(blobs: Mapping[str, str], add) -> str:  # type: ignore[no-untype
     for head, inner in folders.items():
         child = _write_tree(inner, add)
         entries.append((head + "/", b"40000 " + head.encode() + b"\0" + bytes.fromhex(child)))
-    return str(add("tree", b"".join(body for _, body in sorted(entries, key=lambda e: e[0].encode()))))
+    return add("tree", b"".join(body for _, body in sorted(entries, key=lambda e: e[0].encode())))
 
 
 def _index(blobs: Mapping[str, str], tree: Mapping[str, bytes]) -> bytes:

@@ -133,7 +133,9 @@ def file_diff(path: str, before: str, after: str) -> str:
     lines = list(
         difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}")
     )
-    body = "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+    body = "".join(
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
+    )
     return f"diff --git a/{path} b/{path}\n{body}" if body else ""
 
 

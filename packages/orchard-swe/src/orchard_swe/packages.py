@@ -48,7 +48,8 @@ def is_test_path(path: str) -> bool:
     if any(folder in ("test", "tests", "testing", "ext_tests") for folder in folders):
         return True
     stem = name.removesuffix(".py")
-    return name.endswith(".py") and (stem in ("test", "tests", "conftest") or stem.startswith(("test_", "test-")) or stem.endswith(("_test", "_tests")))
+    named = stem in ("test", "tests", "conftest") or stem.startswith(("test_", "test-"))
+    return name.endswith(".py") and (named or stem.endswith(("_test", "_tests")))
 
 
 def to_json(package: Package) -> dict[str, Any]:
@@ -70,7 +71,9 @@ def to_json(package: Package) -> dict[str, Any]:
 def from_json(record: dict[str, Any]) -> Package:
     separator = "::" if record["runner"] == "pytest" else "."
     tests = tuple(f"{owner}{separator}{name}" for owner, names in record["tests"] for name in names)
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
+    }
     return replace(Package(**{**plain, "tests": ()}), tests=tests)
 
 
@@ -79,4 +82,6 @@ def module_file(package: Package, test: str) -> str:
     """The test module (or file) that a test id belongs to."""
     if package.runner == "pytest":
         return test.split("::", 1)[0]
-    return max((m for m in package.modules if test.startswith(m + ".")), key=len, default=test.rsplit(".", 2)[0])
+    return max(
+        (m for m in package.modules if test.startswith(m + ".")), key=len, default=test.rsplit(".", 2)[0]
+    )

@@ -62,11 +62,16 @@ def _normal(name: str) -> str:
 def _pip() -> list[str]:
     """A command that runs pip: this interpreter's, the one on PATH, or uv's."""
     for command in ([sys.executable, "-m", "pip"], ["python3", "-m", "pip"]):
-        if shutil.which(command[0]) and subprocess.run([*command, "--version"], capture_output=True).returncode == 0:
+        if (
+            shutil.which(command[0])
+            and subprocess.run([*command, "--version"], capture_output=True).returncode == 0
+        ):
             return command
     if shutil.which("uv"):
         return ["uv", "tool", "run", "pip"]
-    raise PackageNotFoundError("fetching source distributions needs pip; install it with: python -m ensurepip")
+    raise PackageNotFoundError(
+        "fetching source distributions needs pip; install it with: python -m ensurepip"
+    )
 
 
 def _download(name: str, version: str, folder: Path) -> Path:

@@ -99,7 +99,9 @@ async def run_suite(
         raise SandboxError("the result file does not carry this run's marker")
     clean_end = report["status"] == 0
     return SuiteReport(
-        outcomes={test: (outcome, text) for test, (outcome, text) in report["outcomes"].items()} if clean_end else {},
+        outcomes={test: (outcome, text) for test, (outcome, text) in report["outcomes"].items()}
+        if clean_end
+        else {},
         timed_out=report["timed_out"],
         seconds=report["seconds"],
         lines=report["lines"],

@@ -15,7 +15,10 @@ from orchard_swe.gitrepo import EPOCH, Repository
 
 
 def pack_tree(
-    files: Mapping[str, bytes], *, uncompiled: frozenset[str] = frozenset(), repository: Repository | None = None
+    files: Mapping[str, bytes],
+    *,
+    uncompiled: frozenset[str] = frozenset(),
+    repository: Repository | None = None,
 ) -> bytes:
     """An uncompressed tar of `files`; Python files get their bytecode beside them.
 

@@ -10,8 +10,34 @@ from orchard_swe.errors import LayoutError
 from orchard_swe.packages import Package, is_test_path
 
 _NOT_SOURCE = frozenset(
-    "setup conftest noxfile tasks fabfile versioneer conf doc docs example examples benchmark benchmarks scripts"
-    " tools bin build dist test tests testing ext_tests property_tests utils samples demo".split()
+    [
+        "setup",
+        "conftest",
+        "noxfile",
+        "tasks",
+        "fabfile",
+        "versioneer",
+        "conf",
+        "doc",
+        "docs",
+        "example",
+        "examples",
+        "benchmark",
+        "benchmarks",
+        "scripts",
+        "tools",
+        "bin",
+        "build",
+        "dist",
+        "test",
+        "tests",
+        "testing",
+        "ext_tests",
+        "property_tests",
+        "utils",
+        "samples",
+        "demo",
+    ]
 )
 _PYTHON_TEST = re.compile(r"(^|/)(test[^/]*|[^/]*_tests?|tests)\.py$")
 
@@ -21,7 +47,11 @@ def find_layout(name: str, version: str, sha256: str, files: Mapping[str, bytes]
     sources = _sources(name, files)
     if not sources:
         raise LayoutError(f"{name} {version} has no importable Python source; it cannot be mined")
-    tests = [path for path in files if _PYTHON_TEST.search(path) and is_test_path(path) and not path.endswith("/tests/__init__.py")]
+    tests = [
+        path
+        for path in files
+        if _PYTHON_TEST.search(path) and is_test_path(path) and not path.endswith("/tests/__init__.py")
+    ]
     tests = [path for path in tests if not path.startswith(("examples/", "docs/", "benchmarks/"))]
     if not tests:
         raise LayoutError(f"{name} {version} ships no tests in its source distribution; it cannot be mined")
@@ -57,7 +87,12 @@ def _sources(name: str, files: Mapping[str, bytes]) -> list[str]:
         elif len(inner) == 1 and path.endswith(".py") and not is_test_path(path):
             found[inner[0].removesuffix(".py")] = path
     found = {key: path for key, path in found.items() if key not in _NOT_SOURCE}
-    named = {line.strip() for path, body in files.items() if path.endswith("top_level.txt") for line in body.decode().split()}
+    named = {
+        line.strip()
+        for path, body in files.items()
+        if path.endswith("top_level.txt")
+        for line in body.decode().split()
+    }
     plain = re.sub(r"[-.]+", "_", name).lower()
     chosen = [path for key, path in found.items() if key in named or key.lower() == plain]
     return sorted(chosen or found.values())

@@ -22,7 +22,9 @@ class Focus:
     marked: tuple[int, ...]
 
 
-def ochiai(spectrum: Spectrum, failing: Sequence[str], passing: Sequence[str]) -> dict[tuple[str, int], float]:
+def ochiai(
+    spectrum: Spectrum, failing: Sequence[str], passing: Sequence[str]
+) -> dict[tuple[str, int], float]:
     """failed(l) / sqrt(total_failed * (failed(l) + passed(l))) for each line that a failing test ran."""
     failed = _counts(spectrum, failing)
     passed = _counts(spectrum, passing)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from orchard_core.domain.types import Split
 from orchard_core.env.handle import Provider, Sandbox
 from orchard_swe.errors import BaselineError
 from orchard_swe.instances import Instance
@@ -64,6 +65,11 @@ class MineReport:
     instances: list[Instance] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def with_split(self, split: Split) -> list[Instance]:
+        """The instances, all in one split."""
+        package = replace(self.package, split=split)
+        return [replace(instance, package=package) for instance in self.instances]
+
 
 async def mine(name: str, version: str, provider: Provider, options: MineOptions) -> MineReport:
     """Mine one package.
@@ -102,7 +108,10 @@ async def mine(name: str, version: str, provider: Provider, options: MineOptions
 
 
 async def measure_baseline(package: Package, files: dict[str, bytes], provider: Provider) -> Baseline:
-    """Run the clean package's tests three times (once traced). Raises BaselineError."""
+    """Run the clean package's tests three times (once traced); slow ones are left out.
+
+    Raises BaselineError.
+    """
     kept = {path: body for path, body in files.items() if path.startswith(package.keep)}
     tree = pack_tree(kept)
     stderr = ""
@@ -115,8 +124,11 @@ async def measure_baseline(package: Package, files: dict[str, bytes], provider: 
             if len(passing) < MIN_TESTS:
                 continue
             second = await run_suite(sandbox, candidate, tests=passing, timeout_s=BASELINE_TIMEOUT_S)
-            traced = await run_suite(sandbox, candidate, tests=passing, trace=True, timeout_s=3 * BASELINE_TIMEOUT_S)
-            stable = [test for test in passing if second.passed(test) and traced.passed(test)]
+            quick = [t for t in passing if second.passed(t) and second.seconds[t] <= MAX_RUN_S]
+            traced = await run_suite(
+                sandbox, candidate, tests=quick, trace=True, timeout_s=BASELINE_TIMEOUT_S
+            )
+            stable = [test for test in quick if traced.passed(test)]
             if len(stable) >= MIN_TESTS:
                 return _baseline(replace(candidate, tests=tuple(stable)), kept, second, traced, site)
     detail = f" ({stderr.strip().splitlines()[-1][:120]})" if stderr.strip() else ""
@@ -137,7 +149,11 @@ def _baseline(
     used = {module_file(package, test) for test in package.tests}
     modules = tuple(module for module in package.modules if module in used)
     return Baseline(
-        replace(package, modules=modules), files, timed.seconds, {k: tuple(v) for k, v in covering.items()}, site
+        replace(package, modules=modules),
+        files,
+        timed.seconds,
+        {k: tuple(v) for k, v in covering.items()},
+        site,
     )
 
 
@@ -175,7 +191,9 @@ async def _try_fault(sandbox: Sandbox, baseline: Baseline, file: str, fault: Fau
         return "unnoticed"
     others = _companions(baseline, covering, failing, first)
     chosen = [test for test in package.tests if test in {*failing, *others}]
-    second = await run_suite(sandbox, package, tests=chosen, overlay=overlay, trace=True, timeout_s=3 * FAULT_TIMEOUT_S)
+    second = await run_suite(
+        sandbox, package, tests=chosen, overlay=overlay, trace=True, timeout_s=3 * FAULT_TIMEOUT_S
+    )
     if second.timed_out:
         return "hangs"
     if not all(second.failed(test) for test in failing):
@@ -217,5 +235,7 @@ def _companions(baseline: Baseline, covering: list[str], failing: list[str], fir
     modules = {module_file(baseline.package, test) for test in failing}
     near = [test for test in covering if first.passed(test)]
     tried = set(covering)
-    rest = tuple(t for t in baseline.package.tests if t not in tried and module_file(baseline.package, t) in modules)
+    rest = tuple(
+        t for t in baseline.package.tests if t not in tried and module_file(baseline.package, t) in modules
+    )
     return (near + _quickest(baseline, rest, MAX_P2P, MAX_RUN_S))[:MAX_P2P]

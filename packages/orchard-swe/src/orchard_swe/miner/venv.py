@@ -28,10 +28,15 @@ def test_environment(package: Package) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
         folder = Path(temporary) / "site"
         done = subprocess.run(
-            [*_installer(), "--target", str(folder), *wanted], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
+            [*_installer(), "--target", str(folder), *wanted],
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_TIMEOUT_S,
         )
         if done.returncode != 0:
-            raise BaselineError(f"the test requirements of {package.key} cannot be installed: {done.stderr.strip()[-200:]}")
+            raise BaselineError(
+                f"the test requirements of {package.key} cannot be installed: {done.stderr.strip()[-200:]}"
+            )
         if not target.is_dir():
             folder.rename(target)
     return target

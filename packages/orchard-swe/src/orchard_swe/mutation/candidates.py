@@ -23,8 +23,45 @@ _TOKEN = re.compile(
     r"|(?P<sign>//=|\*\*|<<=|>>=|<=|>=|==|!=|\+=|-=|\*=|\|=|&=|//|<<|>>|[-+*/%<>&|^])"
 )
 _KEYWORDS = frozenset(
-    "and as assert async await break class continue def del elif else except finally for from global if import"
-    " in is lambda nonlocal not or pass raise return try while with yield None True False self cls".split()
+    [
+        "and",
+        "as",
+        "assert",
+        "async",
+        "await",
+        "break",
+        "class",
+        "continue",
+        "def",
+        "del",
+        "elif",
+        "else",
+        "except",
+        "finally",
+        "for",
+        "from",
+        "global",
+        "if",
+        "import",
+        "in",
+        "is",
+        "lambda",
+        "nonlocal",
+        "not",
+        "or",
+        "pass",
+        "raise",
+        "return",
+        "try",
+        "while",
+        "with",
+        "yield",
+        "None",
+        "True",
+        "False",
+        "self",
+        "cls",
+    ]
 )
 _NEGATABLE = re.compile(r"\b(if|elif|while) (not )?")
 _CALL_PAIR = re.compile(r"[(,] ?([\w.\[\]]+), ([\w.\[\]]+)(?=[),])")
@@ -46,7 +83,9 @@ def candidate_edits(source_line: str) -> list[tuple[str, str]]:
     for match in _CALL_PAIR.finditer(source_line):
         left, right = match.groups()
         found.setdefault((f"{left}, {right}", f"{right}, {left}"))
-    return [(old, new) for old, new in found if substitute(source_line, old, new, 1) not in (None, source_line)]
+    return [
+        (old, new) for old, new in found if substitute(source_line, old, new, 1) not in (None, source_line)
+    ]
 
 
 def _names(line: str) -> list[str]:

@@ -63,7 +63,9 @@ def apply_edit(source: str, edit: LineEdit) -> str:
     return "".join(lines)
 
 
-def edit_at(text: str, line: int, column: int, old: str, new: str, kind: str) -> tuple[LineEdit, LineEdit] | None:
+def edit_at(
+    text: str, line: int, column: int, old: str, new: str, kind: str
+) -> tuple[LineEdit, LineEdit] | None:
     """The edit at a column of a line's text and the edit that reverts it.
 
     A side that would be empty, or whose occurrence could not be counted without overlap, is

@@ -129,7 +129,9 @@ class _Body:
             return None
 
 
-def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+def _functions(
+    tree: ast.AST, prefix: str = ""
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
     """Outermost functions and methods with their qualified names."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

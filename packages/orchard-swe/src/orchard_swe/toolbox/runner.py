@@ -11,6 +11,8 @@ Result: {"marker", "status" (child's exit status), "timed_out", "outcomes": {id:
 "seconds": {id: s}, "lines": {id: {file: [line]}}}.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select
@@ -18,45 +20,50 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False  # the typing module would cost several milliseconds at each start
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any
+
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class Tracer:
     """Collects the lines of the files under `prefixes` that run while a test does."""
 
-    def __init__(self, root, prefixes):
+    def __init__(self, root: str, prefixes: list[str]) -> None:
         self.root = os.path.join(root, "")
         self.prefixes = tuple(self.root + prefix for prefix in prefixes)
-        self.known = {}
-        self.lines = {}
+        self.known: dict[str, str | None] = {}
+        self.lines: dict[str, set[int]] = {}
 
-    def _wanted(self, filename):
+    def _wanted(self, filename: str) -> str | None:
         if filename not in self.known:
             path = os.path.abspath(filename)
             self.known[filename] = path[len(self.root) :] if path.startswith(self.prefixes) else None
         return self.known[filename]
 
-    def _call(self, frame, event, arg):
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         name = self._wanted(frame.f_code.co_filename)
         if name is None:
             return None
         seen = self.lines.setdefault(name, set())
 
-        def line(inner, what, value):
+        def line(inner: FrameType, what: str, value: Any) -> Any:
             if what == "line":
                 seen.add(inner.f_lineno)
             return line
 
         return line
 
-    def start(self):
+    def start(self) -> None:
         import threading
 
         self.lines = {}
         threading.settrace(self._call)
         sys.settrace(self._call)
 
-    def stop(self):
+    def stop(self) -> dict[str, list[int]]:
         import threading
 
         sys.settrace(None)
@@ -67,17 +74,17 @@ class Tracer:
 class Reporter:
     """Sends one JSON line for each test to the parent."""
 
-    def __init__(self, descriptor, tracer):
+    def __init__(self, descriptor: int, tracer: Tracer | None) -> None:
         self.descriptor = descriptor
         self.tracer = tracer
         self.started = 0.0
 
-    def begin(self):
+    def begin(self) -> None:
         self.started = time.perf_counter()
         if self.tracer:
             self.tracer.start()
 
-    def end(self, test, outcome, error, where):
+    def end(self, test: str, outcome: str, error: str, where: list[list[Any]]) -> None:
         lines = self.tracer.stop() if self.tracer else {}
         row = [test, outcome, error[:300], round(time.perf_counter() - self.started, 4), lines, where]
         data = (json.dumps(row) + "\n").encode()
@@ -85,15 +92,15 @@ class Reporter:
             data = data[os.write(self.descriptor, data) :]
 
 
-def short_error(kind, value):
+def short_error(kind: type[BaseException], value: BaseException | None) -> str:
     """`Type: first line of the message`."""
     message = str(value).strip().split("\n")[0]
-    return "%s: %s" % (kind.__name__, message) if message else kind.__name__
+    return f"{kind.__name__}: {message}" if message else kind.__name__
 
 
-def places(traceback, root):
+def places(traceback: TracebackType | None, root: str) -> list[list[Any]]:
     """The frames of a traceback inside `root`, as [file, line], innermost last."""
-    found = []
+    found: list[list[Any]] = []
     root = os.path.join(root, "")
     while traceback is not None:
         name = os.path.abspath(traceback.tb_frame.f_code.co_filename)
@@ -103,53 +110,54 @@ def places(traceback, root):
     return found
 
 
-def run_unittest(request, reporter):
+def run_unittest(request: dict[str, Any], reporter: Reporter) -> None:
     import unittest
 
     class Result(unittest.TestResult):
-        def startTest(self, test):
+        def startTest(self, test: unittest.TestCase) -> None:
             super().startTest(test)
-            self.outcome, self.error, self.where = PASSED, "", []
+            self.outcome, self.error = PASSED, ""
+            self.where: list[list[Any]] = []
             reporter.begin()
 
-        def stopTest(self, test):
+        def stopTest(self, test: unittest.TestCase) -> None:
             reporter.end(test.id(), self.outcome, self.error, self.where)
             super().stopTest(test)
             if request.get("brief") and self.outcome == FAILED:
                 self.stop()
 
-        def _fail(self, error):
+        def _fail(self, error: Any) -> None:
             if self.outcome == FAILED:
                 return
             self.outcome = FAILED
             self.error = short_error(error[0], error[1])
             self.where = places(error[2], request["root"])
 
-        def addError(self, test, err):
+        def addError(self, test: Any, err: Any) -> None:
             if isinstance(test, unittest.TestCase):
                 self._fail(err)
 
-        def addFailure(self, test, err):
+        def addFailure(self, test: Any, err: Any) -> None:
             self._fail(err)
 
-        def addSubTest(self, test, subtest, err):
+        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
             if err is not None:
                 self._fail(err)
 
-        def addSkip(self, test, reason):
+        def addSkip(self, test: Any, reason: Any) -> None:
             if isinstance(test, unittest.TestCase):
                 self.outcome = SKIPPED
 
-        def addExpectedFailure(self, test, err):
+        def addExpectedFailure(self, test: Any, err: Any) -> None:
             self.outcome = PASSED
 
-        def addUnexpectedSuccess(self, test):
+        def addUnexpectedSuccess(self, test: Any) -> None:
             self.outcome, self.error = FAILED, "unexpected success"
 
     loader = unittest.TestLoader()
     suite = unittest.TestSuite()
     if request.get("tests"):
-        classes = {}
+        classes: dict[str, Any] = {}
         for name in request["tests"]:
             owner, _, method = name.rpartition(".")
             module, _, label = owner.rpartition(".")
@@ -157,44 +165,47 @@ def run_unittest(request, reporter):
                 try:
                     __import__(module)
                     classes[owner] = getattr(sys.modules[module], label)
-                except Exception as error:  # a package under test may raise anything
+                except Exception as error:  # noqa: BLE001 - a package under test may raise anything
                     classes[owner] = error
             if isinstance(classes[owner], Exception):
-                error = classes[owner]
+                broken = classes[owner]
                 reporter.begin()
-                where = places(error.__traceback__, request["root"])
-                reporter.end(name, FAILED, short_error(type(error), error), where)
+                where = places(broken.__traceback__, request["root"])
+                reporter.end(name, FAILED, short_error(type(broken), broken), where)
             elif hasattr(classes[owner], method):
                 suite.addTest(classes[owner](method))
     else:
         for module in request["modules"]:
             try:
                 __import__(module)
-            except Exception as error:  # a test module may need what is not installed
-                sys.stderr.write("%s: %s\n" % (module, short_error(type(error), error)))
+            except Exception as error:  # noqa: BLE001 - a test module may need what is not installed
+                sys.stderr.write(f"{module}: {short_error(type(error), error)}\n")
                 continue
             for value in list(vars(sys.modules[module]).values()):
-                if isinstance(value, type) and issubclass(value, unittest.TestCase):
-                    if value.__module__ == module and value.__qualname__ == value.__name__:
-                        suite.addTest(loader.loadTestsFromTestCase(value))
+                if not (isinstance(value, type) and issubclass(value, unittest.TestCase)):
+                    continue
+                if value.__module__ == module and value.__qualname__ == value.__name__:
+                    suite.addTest(loader.loadTestsFromTestCase(value))
     suite.run(Result())
 
 
-def run_pytest(request, reporter):
+def run_pytest(request: dict[str, Any], reporter: Reporter) -> None:
     import pytest
 
     class Plugin:
-        def pytest_runtest_setup(self, item):
-            self.outcome, self.error, self.where = PASSED, "", []
+        def __init__(self) -> None:
+            self.outcome, self.error = PASSED, ""
+            self.where: list[list[Any]] = []
 
         @pytest.hookimpl(hookwrapper=True)
-        def pytest_runtest_protocol(self, item, nextitem):
+        def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Any:
+            self.outcome, self.error, self.where = PASSED, "", []
             reporter.begin()
             yield
             reporter.end(item.nodeid, self.outcome, self.error, self.where)
 
         @pytest.hookimpl(hookwrapper=True)
-        def pytest_runtest_makereport(self, item, call):
+        def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
             made = yield
             report = made.get_result()
             if report.failed and self.outcome != FAILED:
@@ -211,7 +222,7 @@ def run_pytest(request, reporter):
     pytest.main(arguments + (request.get("tests") or request["modules"]), plugins=[Plugin()])
 
 
-def child(request, descriptor):
+def child(request: dict[str, Any], descriptor: int) -> None:
     """Never returns."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
@@ -235,8 +246,8 @@ def child(request, descriptor):
         os._exit(code)
 
 
-def supervise(request):
-    """Run the child; (rows, exit status or None, timed out)."""
+def supervise(request: dict[str, Any]) -> tuple[list[list[Any]], int, bool]:
+    """Run the child; (rows, exit status, timed out)."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -244,7 +255,8 @@ def supervise(request):
         child(request, writing)
     os.close(writing)
     deadline = time.monotonic() + request.get("timeout", 10)
-    chunks, timed_out = [], False
+    chunks: list[bytes] = []
+    timed_out = False
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -254,12 +266,10 @@ def supervise(request):
         if not data:
             break
         chunks.append(data)
-    try:
-        os.killpg(pid, signal.SIGKILL) if timed_out else None
-    except ProcessLookupError:
-        os.kill(pid, signal.SIGKILL)
+    if timed_out:
+        os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    rows = []
+    rows: list[list[Any]] = []
     for line in b"".join(chunks).split(b"\n"):
         try:
             row = json.loads(line)
@@ -270,9 +280,12 @@ def supervise(request):
     return rows, os.waitstatus_to_exitcode(status), timed_out
 
 
-def report(rows, status, timed_out, marker):
+def report(rows: list[list[Any]], status: int, timed_out: bool, marker: str) -> dict[str, Any]:
     """The result; a test that is reported twice keeps its worst outcome."""
-    outcomes, seconds, lines, where = {}, {}, {}, {}
+    outcomes: dict[str, list[str]] = {}
+    seconds: dict[str, float] = {}
+    lines: dict[str, dict[str, list[int]]] = {}
+    where: dict[str, list[list[Any]]] = {}
     for test, outcome, error, took, covered, at in rows:
         if test not in outcomes or outcome == FAILED:
             outcomes[test], where[test] = [outcome, error], at
@@ -283,7 +296,7 @@ def report(rows, status, timed_out, marker):
     }  # fmt: skip
 
 
-def main():
+def main() -> int:
     first = b""
     while not first.endswith(b"\n"):
         byte = os.read(0, 1)

@@ -4,27 +4,31 @@ import os
 import sys
 
 
-def main(arguments):
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def main(arguments: list[str]) -> int:
     if len(arguments) not in (3, 4) or not all(part.isdecimal() for part in (arguments[0], *arguments[3:])):
-        print("usage: sub LINE OLD NEW [N]")
+        say("usage: sub LINE OLD NEW [N]")
         return 1
     number, old, new = int(arguments[0]), arguments[1], arguments[2]
     path = os.path.join(os.environ["SWE_ROOT"], os.environ["SWE_FILE"])
     with open(path, encoding="utf-8", newline="") as file:
         lines = file.read().splitlines(True)
     if not 1 <= number <= len(lines):
-        print("no line", number)
+        say(f"no line {number}")
         return 1
     text, column = lines[number - 1], -len(old)
     for _ in range(int(arguments[3]) if arguments[3:] else 1):
         column = text.find(old, column + len(old)) if old else -1
         if column < 0:
-            print("not on line %d: %s" % (number, old))
+            say(f"not on line {number}: {old}")
             return 1
     lines[number - 1] = text[:column] + new + text[column + len(old) :]
     with open(path, "w", encoding="utf-8", newline="") as file:
         file.write("".join(lines))
-    print("%d|%s" % (number, lines[number - 1].rstrip("\n")))
+    say(f"{number}|{lines[number - 1].rstrip()}")
     return 0
 
 

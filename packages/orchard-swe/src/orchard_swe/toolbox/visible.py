@@ -5,10 +5,15 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import runner
+import runner  # type: ignore[import-not-found]
 
 
-def main():
+def say(text: str, status: int) -> int:
+    sys.stdout.write(text + "\n")
+    return status
+
+
+def main() -> int:
     tests = json.loads(os.environ["SWE_TESTS"])
     request = {
         "root": os.environ["SWE_ROOT"],
@@ -24,13 +29,10 @@ def main():
     for test in tests:
         row = outcomes.get(test)
         if row is None:
-            print("FAIL", "timeout" if timed_out else "no result")
-            return 1
+            return say("FAIL timeout" if timed_out else "FAIL no result", 1)
         if row[1] == runner.FAILED:
-            print("FAIL", row[2][:80])
-            return 1
-    print("OK")
-    return 0
+            return say(f"FAIL {row[2][:60]}", 1)
+    return say("OK", 0)
 
 
 sys.exit(main())
