@@ -102,9 +102,28 @@ async def mine(name: str, version: str, provider: Provider, options: MineOptions
             places.update(here)
     report.instances.sort(key=lambda i: (i.file, i.line, i.old, i.new, i.occurrence))
     numbered = [replace(i, id=f"{package.key}-{n:04d}") for n, i in enumerate(report.instances, 1)]
-    report.instances = numbered
+    report.package, report.instances = _without_unused_tests(baseline.package, numbered)
     log.info("%s: %d instances; dropped %s", package.key, len(numbered), dict(report.dropped))
     return report
+
+
+def _without_unused_tests(package: Package, instances: list[Instance]) -> tuple[Package, list[Instance]]:
+    """The package with only the tests that some instance names; the instances renumbered to match."""
+    used = sorted({index for instance in instances for index in (*instance.f2p, *instance.p2p)})
+    place = {old: new for new, old in enumerate(used)}
+    tests = tuple(package.tests[index] for index in used)
+    modules = {module_file(package, test) for test in tests}
+    slim = replace(package, tests=tests, modules=tuple(m for m in package.modules if m in modules))
+    renumbered = [
+        replace(
+            instance,
+            package=slim,
+            f2p=tuple(place[index] for index in instance.f2p),
+            p2p=tuple(place[index] for index in instance.p2p),
+        )
+        for instance in instances
+    ]
+    return slim, renumbered
 
 
 async def measure_baseline(package: Package, files: dict[str, bytes], provider: Provider) -> Baseline:
