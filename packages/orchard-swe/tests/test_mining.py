@@ -22,7 +22,7 @@ from orchard_swe.prompt import instruction
 from orchard_swe.sdist import fetch_sdist, read_sdist
 from orchard_swe.validate import validate
 
-from .conftest import PYTEST_TESTS, SOURCE, UNIT_TESTS, write_sdist
+from .conftest import PYTEST_TESTS, SOURCE, UNIT_TESTS, write_sdist  # type: ignore[import-not-found]
 
 SMALL = MineOptions(limit=4, attempts=40)
 
