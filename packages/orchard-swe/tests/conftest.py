@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from orchard_core.env.providers.bubblewrap import BubblewrapProvider
 
 from orchard_core.env.handle import Provider
+from orchard_core.env.providers.bubblewrap import BubblewrapProvider
 
 SOURCE = '''"""Small sums."""
 
