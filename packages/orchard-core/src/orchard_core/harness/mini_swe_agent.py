@@ -11,6 +11,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -204,7 +205,9 @@ def _install(folder: Path, python: str) -> None:
 
 
 def _run(argv: list[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    # Not in the caller's folder: uv would apply the pins of a project that it finds there.
+    with tempfile.TemporaryDirectory() as elsewhere:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=elsewhere)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UsageError(

@@ -32,6 +32,7 @@ def test_environment(package: Package) -> Path:
             capture_output=True,
             text=True,
             timeout=INSTALL_TIMEOUT_S,
+            cwd=temporary,  # elsewhere uv would apply the pins of a project that it finds
         )
         if done.returncode != 0:
             raise BaselineError(
