@@ -77,12 +77,14 @@ async def run_suite(
         "runner": package.runner, "tests": tests, "modules": None if tests is not None else package.modules,
         "trace": package.sources if trace else None, "timeout": timeout_s, "out": out,
     }  # fmt: skip
-    script, body = f"exec {python_path()} -I -S -B {TOOLBOX}/runner.py", b""
+    # A fixed hash seed: some suites depend on the order of sets.
+    python = f"PYTHONHASHSEED=0 {python_path()}"
+    script, body = f"exec env {python} -S -s -B {TOOLBOX}/runner.py", b""
     if overlay is not None:
         path, body = overlay
         script = (
             f"cp -p '{path}' /tmp/clean && head -c {len(body)} > '{path}' &&"
-            f" {python_path()} -I -S -B {TOOLBOX}/runner.py; code=$?; cp -p /tmp/clean '{path}'; exit $code"
+            f" env {python} -S -s -B {TOOLBOX}/runner.py; code=$?; cp -p /tmp/clean '{path}'; exit $code"
         )
     if tree:
         script = f"head -c {len(tree)} | tar xf - --no-same-owner -C {ROOT} && {script}"
