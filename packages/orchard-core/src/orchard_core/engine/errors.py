@@ -13,3 +13,7 @@ class ContextOverflowError(UsageError):
 
 class ModelFolderError(UsageError):
     """A model folder lacks something it needs (config, weights, tokenizer, chat template)."""
+
+
+class RenderError(UsageError):
+    """A chat template cannot render a conversation, or does not append as the renderer needs."""

@@ -1,0 +1,1 @@
+"""The wire protocols that harnesses speak, as pure translation."""

@@ -1,0 +1,8 @@
+"""Makes the harness tests' own helpers importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for harness_kit

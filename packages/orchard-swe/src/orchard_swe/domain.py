@@ -1,0 +1,134 @@
+"""The software-engineering domain: repair a fault in a released package, judged by its own tests."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from orchard_core.domain.types import Reward, Split, Task
+from orchard_core.env.errors import SandboxError
+from orchard_core.env.handle import Provider, Sandbox
+from orchard_core.errors import UsageError
+from orchard_swe.errors import InstanceError
+from orchard_swe.gitrepo import Repository, build_repository
+from orchard_swe.grading import grade_patch
+from orchard_swe.instances import Instance, find_instance, load_instances
+from orchard_swe.miner.venv import test_environment
+from orchard_swe.prompt import instruction
+from orchard_swe.suite import PYTHON, ROOT, SITE, TOOLBOX, base_spec, python_path
+from orchard_swe.worktree import pack_tree
+
+PATH = f"{TOOLBOX}/bin:{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin"
+SETUP_TIMEOUT_S = 30.0
+
+
+class SweDomain:
+    """Tasks from the shipped list of mined repairs.
+
+    Options of `tasks`: `limit` (at most so many), `seed` (shuffle before the limit; without it the
+    order is the list's), `packages`, `kinds` and `ids` (lists of names to keep). Other keys of the
+    recipe's data section are not this domain's.
+    """
+
+    @property
+    def name(self) -> str:
+        return "swe"
+
+    def tasks(self, split: Split, options: Mapping[str, Any]) -> Sequence[Task]:
+        """Raises UsageError for bad options, PackageNotFoundError when a package cannot be fetched."""
+        chosen = _select(load_instances(split), options)
+        return [make_task(instance) for instance in chosen]
+
+    async def prepare(self, task: Task, sandbox: Sandbox) -> None:
+        """Unpack the faulty package, a repository of one commit, in one command."""
+        tree = _working_tree(task.id)
+        done = await sandbox.exec(f"tar xf - --no-same-owner -C {ROOT}", stdin=tree, timeout=SETUP_TIMEOUT_S)
+        if not done.ok:
+            said = done.stderr.decode("utf-8", "replace").strip()[-200:]
+            raise SandboxError(f"the working tree of {task.id} could not be unpacked: {said}")
+
+    async def collect(self, task: Task, sandbox: Sandbox) -> Mapping[str, bytes]:
+        """The agent's diff against the starting commit, untracked files included."""
+        base = _repository(task.id).commit
+        command = (
+            "git add --all --intent-to-add . 2>/dev/null;"
+            f" git -c core.quotePath=false diff --no-renames --no-ext-diff --no-textconv --no-color {base} --"
+        )
+        done = await sandbox.exec(command, cwd=ROOT, timeout=SETUP_TIMEOUT_S)
+        return {"patch": done.stdout if done.exit_code == 0 and not done.stdout_dropped else b""}
+
+    async def grade(self, task: Task, result: Mapping[str, bytes], provider: Provider) -> Reward:
+        """See `orchard_swe.grading.grade_patch`. An empty diff fails without a run: the fault is known to fail."""
+        patch = result.get("patch", b"")
+        if not patch.strip():
+            return Reward.failure(reason="nothing was changed", f2p=0.0, p2p=1.0)
+        return await grade_patch(find_instance(task.id), patch, provider)
+
+
+def make_task(instance: Instance) -> Task:
+    """The task of an instance. Its payload, never shown to the agent, holds the fault."""
+    package = instance.package
+    site = test_environment(package) if package.runner == "pytest" else None
+    env = {
+        "PATH": PATH,
+        "SWE_ROOT": ROOT,
+        "SWE_PYTHON": python_path(),
+        "SWE_FILE": instance.file,
+        "SWE_TESTS": json.dumps(instance.visible),
+        "SWE_PATHS": json.dumps(package.paths),
+        "SWE_RUNNER": package.runner,
+        "SWE_SITE": SITE if site else "",
+    }
+    payload = {
+        "package": package.key, "file": instance.file, "line": instance.line, "old": instance.old,
+        "new": instance.new, "occurrence": instance.occurrence, "kind": instance.kind,
+        "focus": instance.focus, "marked": instance.marked,
+        "fail_to_pass": instance.fail_to_pass, "pass_to_pass": instance.pass_to_pass,
+    }  # fmt: skip
+    return Task(
+        id=instance.id, domain="swe", instruction=instruction(instance),
+        sandbox=replace(base_spec(site), env=env), split=package.split, payload=payload,
+        tags={"package": package.name, "kind": instance.kind},
+    )  # fmt: skip
+
+
+_FIELDS: Mapping[str, Callable[[Instance], str]] = {
+    "packages": lambda instance: instance.package.name,
+    "kinds": lambda instance: instance.kind,
+    "ids": lambda instance: instance.id,
+}
+
+
+def _select(instances: list[Instance], options: Mapping[str, Any]) -> list[Instance]:
+    for key, field in _FIELDS.items():
+        wanted = options.get(key)
+        if not wanted:
+            continue
+        unknown = set(wanted) - {field(instance) for instance in instances}
+        if unknown:
+            raise UsageError(f"no instance of this split has the {key} {', '.join(sorted(unknown))}")
+        instances = [instance for instance in instances if field(instance) in wanted]
+    if options.get("seed") is not None:
+        instances = list(instances)
+        random.Random(int(options["seed"])).shuffle(instances)
+    limit = options.get("limit")
+    if limit is not None and int(limit) < 1:
+        raise InstanceError(f"limit must be at least 1, not {limit}")
+    return instances[: int(limit)] if limit is not None else instances
+
+
+@lru_cache(maxsize=256)
+def _repository(instance_id: str) -> Repository:
+    return build_repository(find_instance(instance_id).faulty_files())
+
+
+@lru_cache(maxsize=32)
+def _working_tree(instance_id: str) -> bytes:
+    instance = find_instance(instance_id)
+    return pack_tree(
+        instance.faulty_files(), uncompiled=frozenset({instance.file}), repository=_repository(instance_id)
+    )
