@@ -9,8 +9,9 @@ moves; the order in which to make them, and not to give up, is left to reinforce
 from __future__ import annotations
 
 import random
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,11 @@ import orjson
 from orchard_core.domain import Task
 from orchard_core.engine.protocol import ChatReply, ChatRequest, Message
 from orchard_core.errors import UsageError
+from orchard_swe.instances import find_instance
+from orchard_swe.mutation import LineEdit, candidate_edits
 
-from orchard_swe.edits import Edit, candidate_edits
+SHOWN = re.compile(r"[* ](\d+)\|(.*)")
+"""A row of the instruction: mark, line number, source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class TeacherStyle:
 class _Plan:
     """The attempts of one episode in order, and after how many the teacher gives up."""
 
-    attempts: tuple[Edit, ...]
+    attempts: tuple[LineEdit, ...]
     hasty: frozenset[int] = field(default_factory=frozenset)
 
 
@@ -73,11 +77,11 @@ class ScriptedTeacher:
 
 def make_plan(task: Task, style: TeacherStyle, rng: random.Random) -> _Plan:
     """Draw an episode's attempts: wrong ones by the operator tables, the right one by insight."""
-    fault = task.payload
-    right = Edit(int(fault["line"]), fault["old"], fault["new"], int(fault.get("occurrence", 1)))
+    fault = find_instance(task.id).fault
+    right = LineEdit(fault.line, fault.old, fault.new, fault.occurrence, "repair")
     wrong = [edit for edit in focus_edits(task) if edit != right]
     rng.shuffle(wrong)
-    attempts: list[Edit] = []
+    attempts: list[LineEdit] = []
     hasty: set[int] = set()
     while len(attempts) < style.max_attempts:
         found = rng.random() < style.insight or not wrong
@@ -94,7 +98,7 @@ def next_command(plan: _Plan, messages: Sequence[Message]) -> str:
     done = sum(message["role"] == "assistant" for message in messages)
     if done and (passed(messages[-1]) or done - 1 in plan.hasty or done >= len(plan.attempts)):
         return "submit"
-    command = plan.attempts[done].command()
+    command = edit_command(plan.attempts[done])
     if done not in plan.hasty:
         command += " && t"
     return f"undo && {command}" if done else command
@@ -106,12 +110,28 @@ def passed(message: Message) -> bool:
     return bool(lines) and lines[-1].strip() == "OK"
 
 
-def focus_edits(task: Task) -> list[Edit]:
+def focus_edits(task: Task) -> list[LineEdit]:
     """Every plausible single repair of the lines that the task shows."""
-    lines: Mapping[str, str] = task.payload["focus_source"]
+    shown = (SHOWN.match(row) for row in task.instruction.splitlines()[2:])
     return [
-        Edit(int(number), old, new) for number, text in lines.items() for old, new in candidate_edits(text)
+        LineEdit(int(row[1]), old, new, 1, "repair")
+        for row in shown
+        if row is not None
+        for old, new in candidate_edits(row[2])
     ]
+
+
+def edit_command(edit: LineEdit) -> str:
+    """The edit as a command of the task's toolbox."""
+    parts = ["sub", str(edit.line), quoted(edit.old), quoted(edit.new)]
+    if edit.occurrence > 1:
+        parts.append(str(edit.occurrence))
+    return " ".join(parts)
+
+
+def quoted(text: str) -> str:
+    """A shell word, always in quotes: what needs none is quoted too, so that all look alike."""
+    return "'" + text + "'" if "'" not in text else shlex.quote(text)
 
 
 def bash_call(command: str) -> dict[str, Any]:
@@ -127,6 +147,6 @@ def example_commands(task: Task, rng: random.Random, count: int) -> Iterator[str
     if not edits:
         raise UsageError(f"task {task.id} shows no line that could be repaired")
     for number in range(count):
-        edit = rng.choice(edits).command()
+        edit = edit_command(rng.choice(edits))
         yield f"undo && {edit} && t" if number % 2 else f"{edit} && t"
     yield "submit"

@@ -11,22 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 from orchard_core.domain import Domain, Split, Task, load_domain
 from orchard_core.engine.protocol import Engine, SamplingParams
 from orchard_core.engine.torch_engine import TorchEngine
 from orchard_core.env import Provider, open_provider
 from orchard_core.harness.protocol import Harness, HarnessLimits
 from orchard_core.harness.registry import load_harness
-from orchard_core.pipeline.models import BASE, base_folder
+from orchard_core.pipeline.models import base_folder
 from orchard_core.pipeline.progress import ProgressDisplay
 from orchard_core.pipeline.rollouts import RolloutService
 from orchard_core.pipeline.seeds import derive_seed
 from orchard_core.pipeline.writer import StoreWriter
 from orchard_core.proxy import RecordingProxy, SessionPolicy
-from orchard_core.recipe import HarnessConfig, OptimizerConfig, Recipe
+from orchard_core.recipe import BASE, HarnessConfig, OptimizerConfig, Recipe, RlStage
 from orchard_core.rollout.runner import RolloutRequest, RolloutRunner
-from orchard_core.train.backends.torch_backend import TorchBackend, TorchBackendConfig
-from orchard_core.train.checkpoints import CheckpointFolder
+from orchard_core.train.backends.torch_backend import TorchBackend
+from orchard_core.train.backends.torch_config import TorchConfig
+from orchard_core.train.losses import LossConfig
 from orchard_core.train.metrics import MetricsLogger
 from orchard_core.trajectory.store import TrajectoryStore
 from orchard_core.trajectory.types import Lineage
@@ -93,13 +96,13 @@ class RunContext:
     async def use_model(self, name: str) -> None:
         """Let the engine generate with the weights of a stage."""
         if name != self._model:
-            await self.engine.update_weights(self.model_folder(name), version=self.engine.weight_version + 1)
+            await self.engine.update_weights(self.model_folder(name), self.engine.weight_version + 1)
             self._model = name
 
-    async def update_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    async def update_weights(self, weights: Mapping[str, Any], stage: str, step: int) -> None:
         """Let the engine generate with weights that have no folder yet."""
-        await self.engine.update_weights(weights, version=version)
-        self._model = f"step {version}"
+        await self.engine.update_weights(weights, self.engine.weight_version + 1)
+        self._model = f"{stage}@{step}"
 
     def request(
         self,
@@ -156,25 +159,47 @@ class RunContext:
         """One of the recipe's training harnesses, by weight."""
         configs = [config for config in self.recipe.harnesses if config.weight > 0]
         weights = [config.weight for config in configs]
-        return random.Random(derive_seed(seed, "harness")).choices(configs, weights)[0].key
+        return random.Random(derive_seed(seed, "harness")).choices(configs, weights)[0].label
 
-    def backend(self, init: str, optimizer: OptimizerConfig, seed: int) -> TorchBackend:
-        """A trainer that starts from a stage's model."""
-        return TorchBackend(
-            self.model_folder(init),
-            TorchBackendConfig(**optimizer.model_dump(), threads=self.recipe.engine.train_threads, seed=seed),
+    def backend(
+        self, stage: str, init: str, optimizer: OptimizerConfig, steps: int, clip: RlStage | None = None
+    ) -> TorchBackend:
+        """A trainer that starts from the model `init` and will take `steps` steps."""
+        loss = LossConfig(temperature=self.recipe.sampling.temperature)
+        if clip is not None:
+            loss = replace(loss, clip_low=clip.clip_low, clip_high=clip.clip_high)
+        else:
+            loss = replace(loss, temperature=1.0)
+        config = TorchConfig(
+            **optimizer.model_dump(),
+            total_steps=steps,
+            threads=self.recipe.engine.train_threads,
+            seed=derive_seed(self.recipe.seed, stage, "trainer"),
+            loss=loss,
         )
+        return TorchBackend(self.model_folder(init), config)
 
-    def checkpoints(self, stage: str) -> CheckpointFolder:
-        return CheckpointFolder(self.run_dir / "checkpoints" / stage)
+    def checkpoint_folder(self, stage: str) -> Path:
+        return self.run_dir / "checkpoints" / stage
 
-    def metrics(self, stage: str, begin: int = 0) -> MetricsLogger:
-        return MetricsLogger(self.run_dir / "metrics" / stage, resume_step=begin)
+    def metrics(self, stage: str, resume_step: int | None = None) -> MetricsLogger:
+        return MetricsLogger(self.run_dir / "metrics" / stage, resume_step)
 
     async def in_training_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run something long and CPU-bound beside the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._trainer, lambda: call(*args, **kwargs))
+        """Run something long and CPU-bound beside the event loop.
+
+        torch's thread count is the process's: it is the trainer's meanwhile, the engine's after, since
+        the bits of what the engine computes depend on it.
+        """
+
+        def work() -> R:
+            torch.set_num_threads(self.recipe.engine.train_threads)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                torch.set_num_threads(self.recipe.engine.threads)
+
+        return await asyncio.get_running_loop().run_in_executor(self._trainer, work)
 
     def close(self) -> None:
         self._trainer.shutdown(wait=True, cancel_futures=True)
@@ -182,13 +207,11 @@ class RunContext:
 
 def harness_table(configs: Sequence[HarnessConfig]) -> dict[str, Harness]:
     """The recipe's harnesses by key."""
-    return {config.key: load_harness(config.name, config.options) for config in configs}
+    return {config.label: load_harness(config.name, config.options) for config in configs}
 
 
 @asynccontextmanager
-async def open_context(
-    recipe: Recipe, run_dir: Path, progress: ProgressDisplay
-) -> AsyncIterator[RunContext]:
+async def open_context(recipe: Recipe, run_dir: Path, progress: ProgressDisplay) -> AsyncIterator[RunContext]:
     """Open everything a run needs, and close it again whatever happens."""
     async with AsyncExitStack() as stack:
         domain = load_domain(recipe.domain.name)

@@ -8,9 +8,7 @@ from pathlib import Path
 from orchard_core.domain import Domain, Task
 from orchard_core.errors import UsageError
 from orchard_core.pipeline.capabilities import HasCorpus
-from orchard_core.recipe import ModelConfig
-
-BASE = "base"
+from orchard_core.recipe import BASE, ModelConfig
 
 
 def base_folder(model: ModelConfig, models: Path) -> Path:

@@ -36,7 +36,12 @@ class ProgressDisplay:
             yield bar
             bar.finish()
             return
-        columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=self.console) as progress:
             yield _Rich(progress, progress.add_task(name, total=total or None))
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 from orchard_core.pipeline.writer import StoreWriter
 from orchard_core.rollout.runner import RolloutRequest, RolloutRunner
-from orchard_core.rollout.scheduler import run_many
+from orchard_core.rollout.scheduler import run_with_retries
 from orchard_core.trajectory.store import TrajectoryStore
 from orchard_core.trajectory.types import Trajectory
 
-log = logging.getLogger(__name__)
-
 OnDone = Callable[[Trajectory], None]
+INFRASTRUCTURE_RETRIES = 1
 
 
 class RolloutService:
@@ -31,28 +29,29 @@ class RolloutService:
         self._store = store
         self._writer = writer
         self._slots = asyncio.Semaphore(concurrency)
-        self._concurrency = concurrency
 
     async def run(
         self, requests: Sequence[RolloutRequest], on_done: OnDone | None = None
     ) -> list[Trajectory]:
-        """The trajectories of the requests, in their order."""
+        """The trajectories of the requests, in their order; each is durable before `on_done` sees it."""
         known = await asyncio.to_thread(self._load, [request.id for request in requests])
-        for trajectory in known.values():
-            if on_done is not None:
+        if on_done is not None:
+            for trajectory in known.values():
                 on_done(trajectory)
-        missing = [request for request in requests if request.id not in known]
 
-        async def finish(trajectory: Trajectory) -> None:
+        async def finish(request: RolloutRequest) -> None:
+            async with self._slots:
+                trajectory = await run_with_retries(request, self._runner, INFRASTRUCTURE_RETRIES)
             await self._writer.add(trajectory)
-            known[trajectory.id] = trajectory
+            known[request.id] = trajectory
             if on_done is not None:
                 on_done(trajectory)
 
-        await run_many(
-            missing, self._runner, concurrency=self._concurrency, on_done=finish, slots=self._slots
-        )
+        async with asyncio.TaskGroup() as group:
+            for request in requests:
+                if request.id not in known:
+                    group.create_task(finish(request))
         return [known[request.id] for request in requests]
 
     def _load(self, ids: Sequence[str]) -> dict[str, Trajectory]:
-        return {trajectory.id: trajectory for trajectory in self._store.query(ids=ids)}
+        return {trajectory.id: trajectory for trajectory in self._store.query(ids=list(ids))}

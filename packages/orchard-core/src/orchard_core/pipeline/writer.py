@@ -53,15 +53,14 @@ class StoreWriter:
                 return
 
     async def _commit(self, batch: list[tuple[Trajectory, asyncio.Future[None]]]) -> None:
-        commit = asyncio.ensure_future(
-            asyncio.to_thread(self._store.append, [trajectory for trajectory, _ in batch])
+        trajectories = [trajectory for trajectory, _ in batch]
+        (error,) = await asyncio.gather(
+            asyncio.to_thread(self._store.append, trajectories), return_exceptions=True
         )
-        await asyncio.wait([commit])
-        error = commit.exception()
         for _, done in batch:
             if done.done():
                 continue
-            if error is None:
-                done.set_result(None)
-            else:
+            if isinstance(error, BaseException):
                 done.set_exception(error)
+            else:
+                done.set_result(None)

@@ -55,12 +55,12 @@ def curve_plot(series: Mapping[str, Sequence[tuple[float, float]]], title: str) 
 
 
 def calibration_plot(bins: Sequence[Mapping[str, float]]) -> str:
-    """Predicted against observed success; each bin has `predicted`, `observed` and `count`."""
+    """Predicted against observed success; each bin has `mean_score`, `success_rate` and `count`."""
     figure = Figure(figsize=(3.6, 3.2))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="#bbb", lw=1, ls="--")
     sizes = [20 + 2 * bucket["count"] ** 0.5 for bucket in bins]
-    axes.scatter([b["predicted"] for b in bins], [b["observed"] for b in bins], s=sizes, color=ACCENT)
+    axes.scatter([b["mean_score"] for b in bins], [b["success_rate"] for b in bins], s=sizes, color=ACCENT)
     axes.set_xlabel("predicted success")
     axes.set_ylabel("observed success")
     return _finish(figure)

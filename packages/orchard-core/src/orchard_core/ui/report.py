@@ -45,7 +45,10 @@ def write_report(
             parts.append(image(curve_plot(series, title)))
     for detail in metrics["details"].values():
         if detail.get("calibration"):
-            parts += ["<h2>Calibration of the value model</h2>", image(calibration_plot(detail["calibration"]))]
+            parts += [
+                "<h2>Calibration of the value model</h2>",
+                image(calibration_plot(detail["calibration"])),
+            ]
     parts += ["<h2>Cost of each stage</h2>", cost_table(metrics["details"])]
     if example is not None:
         parts += ["<h2>One trajectory, turn by turn</h2>", show_trajectory(example)]
@@ -138,5 +141,7 @@ def show_call(call: ModelCall) -> str:
     for tool in message.get("tool_calls") or ():
         function = tool["function"]
         text += f"\n{function['name']}: {function['arguments']}"
-    note = f"{call.completion_ids.size} tokens, weights {call.weight_version}, ids from the {call.token_source}"
+    note = (
+        f"{call.completion_ids.size} tokens, weights {call.weight_version}, ids from the {call.token_source}"
+    )
     return f"<div class='turn'><span class='muted'>assistant · {escape(note)}</span><pre>{escape(text.strip())}</pre></div>"

@@ -21,7 +21,7 @@ async def run(context: RunContext, stage: DemonstrateStage) -> Mapping[str, Any]
     requests = []
     for task in tasks:
         for sample in range(stage.per_task):
-            request = context.request(stage.name, task, None, sample=sample)
+            request = context.request(stage.name, task, sample=sample)
             owners[request.id] = task
             requests.append(request)
     teacher = context.domain.teacher(owners.__getitem__, stage.teacher, context.recipe.seed)

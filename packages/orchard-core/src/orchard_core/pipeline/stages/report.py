@@ -10,6 +10,7 @@ import orjson
 
 from orchard_core.pipeline.context import RunContext
 from orchard_core.recipe import ReportStage
+from orchard_core.train.metrics import read_metrics
 from orchard_core.trajectory.types import Trajectory
 
 REPORT_FILE = "report.html"
@@ -34,10 +35,9 @@ async def run(context: RunContext, stage: ReportStage) -> Mapping[str, Any]:
 
 def read_curves(context: RunContext) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """The series of `CURVES` that the training stages logged."""
-    rows: dict[str, list[Mapping[str, Any]]] = {}
+    rows: dict[str, list[dict[str, float]]] = {}
     for folder in sorted((context.run_dir / "metrics").glob("*")):
-        lines = (folder / "metrics.jsonl").read_bytes().splitlines()
-        rows[folder.name] = [orjson.loads(line) for line in lines]
+        rows[folder.name] = read_metrics(folder)
     return {
         title: {
             f"{stage} {key}": series

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from orchard_core.domain import Task
 from orchard_core.pipeline.context import RunContext
 from orchard_core.pipeline.seeds import derive_seed
 from orchard_core.pipeline.stages.evaluate import count
-from orchard_core.recipe import RlStage
-from orchard_core.rollout.sampling import Group, Scored, make_sampler
-from orchard_core.train.loops import rl_step
+from orchard_core.recipe import GroupConfig, RlStage
+from orchard_core.rollout.sampling import BalancedSampler, Group, Scored, UniformSampler
+from orchard_core.train.algorithms.grpo import GrpoConfig, Rollout
+from orchard_core.train.backends.torch_backend import TorchBackend
+from orchard_core.train.folders import keep_newest, step_folder, step_folders
+from orchard_core.train.loops import RlConfig, rl_step
+from orchard_core.trajectory.samples import build_samples
 from orchard_core.trajectory.types import Trajectory
 
 RolloutGroup = Group[Trajectory]
@@ -58,12 +63,19 @@ async def sample_group(context: RunContext, stage: RlStage, step: int, task: Tas
     """One prompt's rollouts, by the stage's group sampling."""
 
     async def generate(indices: Sequence[int]) -> Sequence[Trajectory]:
-        requests = [
-            context.request(f"{stage.name}", task, None, sample=index, step=step) for index in indices
-        ]
+        requests = [context.request(stage.name, task, sample=index, step=step) for index in indices]
         return await context.rollouts.run(requests)
 
     return await make_sampler(stage.group).sample(generate, score)
+
+
+def make_sampler(group: GroupConfig) -> BalancedSampler | UniformSampler:
+    """The group sampling that a recipe asks for."""
+    if group.kind == "uniform":
+        return UniformSampler(n=group.n)
+    return BalancedSampler(
+        n=group.n, max_samples=group.max_samples, stride=group.stride, p_min=group.p_min, p_max=group.p_max
+    )
 
 
 def score(trajectory: Trajectory) -> Scored:
@@ -76,43 +88,71 @@ def score(trajectory: Trajectory) -> Scored:
 async def run(context: RunContext, stage: RlStage) -> Mapping[str, Any]:
     """Train for `stage.steps` steps; every step is checkpointed, finished rollouts are kept."""
     tasks = context.tasks("train", stage.tasks)
-    backend = context.backend(stage.init, stage.optimizer, derive_seed(context.recipe.seed, stage.name))
-    checkpoints = context.checkpoints(stage.name)
-    begin = checkpoints.resume(backend)
-    await context.use_model(stage.init)
-    with context.progress.track(stage.name, stage.steps) as bar, context.metrics(stage.name, begin) as metrics:
+    folder = context.checkpoint_folder(stage.name)
+    backend = await context.in_training_thread(open_backend, context, stage)
+    begin = resume(backend, folder)
+    totals = {"rollouts": 0.0, "trained_rollouts": 0.0}
+    with (
+        context.progress.track(stage.name, stage.steps) as bar,
+        context.metrics(stage.name, begin or None) as metrics,
+    ):
         bar.update(begin, stage.steps)
         for step in range(begin, stage.steps):
-            await context.update_weights(backend.state_dict(), version=step)
+            await context.update_weights(backend.state_dict(), stage.name, step)
             groups = await collect_groups(context, stage, step, tasks)
-            report = await context.in_training_thread(rl_step, backend, trained_groups(groups), stage.loss)
-            metrics.log(step, {**report, **group_figures(groups)})
-            checkpoints.save(backend, step + 1)
+            report = await context.in_training_thread(train_on, backend, groups, stage)
+            figures = group_figures(groups)
+            totals["rollouts"] += figures["rollouts"]
+            totals["trained_rollouts"] += report.get("rollouts", 0.0)
+            metrics.log(step + 1, {**report, **figures})
+            backend.save_checkpoint(step_folder(folder, step + 1), {"step": step + 1})
+            keep_newest(folder, 2)
             bar.advance()
     backend.export_hf(context.model_folder(stage.name))
-    return {"steps": stage.steps, "tasks": len(tasks)}
+    return {"steps": stage.steps, "tasks": len(tasks), **totals}
 
 
-def trained_groups(groups: Sequence[RolloutGroup]) -> list[list[Trajectory]]:
-    """The selected members of the groups that are not dropped."""
-    return [list(group.selected) for group in groups if group.dropped is None]
+def open_backend(context: RunContext, stage: RlStage) -> TorchBackend:
+    return context.backend(stage.name, stage.init, stage.optimizer, stage.steps * stage.passes, stage)
+
+
+def resume(backend: TorchBackend, folder: Path) -> int:
+    """Load the newest checkpoint; the number of steps that are done. A step without a trainable
+    group takes no optimiser step, so the count is kept beside the backend's own."""
+    found = step_folders(folder)
+    return int(backend.load_checkpoint(found[-1])["step"]) if found else 0
+
+
+def train_on(backend: TorchBackend, groups: Sequence[RolloutGroup], stage: RlStage) -> dict[str, float]:
+    """One step on the groups that passed the filter; nothing is learnt where none did."""
+    chosen = [
+        [
+            Rollout(reward=trajectory.reward.value, samples=build_samples(trajectory).samples)
+            for trajectory in group.selected
+            if trajectory.reward.value is not None
+        ]
+        for group in groups
+        if group.dropped is None
+    ]
+    if not chosen:
+        return {}
+    grpo = GrpoConfig(entropy_coef=stage.entropy, kl_coef=stage.kl)
+    return rl_step(backend, chosen, RlConfig(grpo=grpo, passes=stage.passes))
 
 
 def group_figures(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """What a step's rollouts were like, over everything generated."""
     everything = [trajectory for group in groups for trajectory in group.generated]
     rewards = [t.reward.value for t in everything if t.reward.value is not None]
-    kept = [group for group in groups if group.dropped is None]
-    chosen = [t.reward.value for group in kept for t in group.selected if t.reward.value is not None]
     dropped = count(group.dropped for group in groups if group.dropped is not None)
     return {
         "rollouts": len(everything),
         "groups": len(groups),
-        "groups_trained": len(kept),
+        "groups_trained": sum(group.dropped is None for group in groups),
         "success": sum(value > 0 for value in rewards) / max(1, len(rewards)),
-        "positive_share": sum(value > 0 for value in chosen) / max(1, len(chosen)),
         "early_stopped": sum(group.early_stopped for group in groups) / max(1, len(groups)),
         "turns": sum(len(t.calls) for t in everything) / max(1, len(everything)),
         "aborted": sum(t.outcome.status == "aborted" for t in everything),
+        "weight_version": max((c.weight_version for t in everything for c in t.calls), default=0),
         **{f"dropped_{reason}": number for reason, number in dropped.items()},
     }
