@@ -17,10 +17,10 @@ ready: ## make this machine and .venv ready
 	@tools/sync
 
 demo: ready ## train an agent end to end at small counts; ends in runs/demo/report.html
-	$(BIN)/orchard demo
+	$(BIN)/orchard run recipes/demo/small.yaml
 
 demo-full: ready ## the same at full counts
-	$(BIN)/orchard demo --full
+	$(BIN)/orchard run recipes/demo/full.yaml
 
 test: ready ## run every test
 	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -16,14 +17,16 @@ from orchard_core.errors import UsageError
 from orchard_swe.errors import InstanceError
 from orchard_swe.gitrepo import Repository, build_repository
 from orchard_swe.grading import grade_patch
-from orchard_swe.instances import Instance, find_instance, load_instances
+from orchard_swe.instances import Instance, find_instance, gold_patch, load_instances
 from orchard_swe.miner.venv import test_environment
 from orchard_swe.prompt import instruction
 from orchard_swe.suite import PYTHON, ROOT, SITE, TOOLBOX, base_spec, python_path
+from orchard_swe.teacher import ScriptedTeacher, TeacherStyle, example_commands
 from orchard_swe.worktree import pack_tree
 
 PATH = f"{TOOLBOX}/bin:{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin"
 SETUP_TIMEOUT_S = 30.0
+CORPUS_COMMANDS = 6
 
 
 class SweDomain:
@@ -67,6 +70,29 @@ class SweDomain:
         if not patch.strip():
             return Reward.failure(reason="nothing was changed", f2p=0.0, p2p=1.0)
         return await grade_patch(find_instance(task.id), patch, provider)
+
+    def reference(self, task: Task) -> Mapping[str, bytes]:
+        """The repair itself, as a diff."""
+        return {"patch": gold_patch(find_instance(task.id)).encode()}
+
+    def teacher(
+        self, task_of: Callable[[str], Task], options: Mapping[str, Any], seed: int
+    ) -> ScriptedTeacher:
+        """A scripted teacher; `options` are fields of TeacherStyle."""
+        known = {field.name for field in fields(TeacherStyle)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            near = get_close_matches(unknown[0], sorted(known), 1, cutoff=0.0)
+            raise UsageError(f"the teacher has no option {unknown[0]!r}; did you mean {near[0]!r}?")
+        return ScriptedTeacher(task_of, TeacherStyle(**options), seed)
+
+    def corpus(self, tasks: Sequence[Task], seed: int) -> Iterator[str]:
+        """Issues, and commands and answers as they occur in conversations about them."""
+        generator = random.Random(seed)
+        for task in tasks:
+            yield task.instruction
+            yield from example_commands(task, generator, CORPUS_COMMANDS)
+            yield f"FAIL {task.instruction.splitlines()[0].partition(': ')[2]}\n"
 
 
 def make_task(instance: Instance) -> Task:

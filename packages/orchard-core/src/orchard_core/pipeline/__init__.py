@@ -1,0 +1,1 @@
+"""Runs recipes: stages in order, durable, resumable after any interruption."""

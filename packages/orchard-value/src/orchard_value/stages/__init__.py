@@ -1,0 +1,1 @@
+"""The stages that this package adds to recipes: value and select."""
