@@ -55,7 +55,8 @@ async def test_the_issue_shows_the_faulty_line_and_nothing_of_the_repair(
     for instance in await mined(provider):
         faulty = apply_edit(SOURCE, instance.fault)
         text = instruction(instance)
-        assert f"{instance.line}|{faulty.split(chr(10))[instance.line - 1]}" in text
+        row = instance.focus.index(instance.line) + 1
+        assert f"{row}|{faulty.split(chr(10))[instance.line - 1]}" in text
         assert instance.line in instance.focus
         assert set(instance.marked) <= set(instance.focus)
         assert SOURCE.split("\n")[instance.line - 1] not in text.split("\n")
@@ -82,10 +83,11 @@ async def test_an_agents_session_from_prepare_to_reward(
         failing = await sandbox.exec("t")
         assert (failing.exit_code, failing.text[:5]) == (1, "FAIL ")
         wrong = await sandbox.exec("sub 1 nowhere x")
-        assert (wrong.exit_code, wrong.text) == (1, "not on line 1: nowhere\n")
+        assert (wrong.exit_code, wrong.text) == (1, "not on row 1: nowhere\n")
         clean = await swe.collect(task, sandbox)
         assert (await swe.grade(task, clean, provider)).verdict == "failure"
-        edit = ["sub", str(instance.line), instance.old, instance.new, str(instance.occurrence)]
+        row = str(instance.focus.index(instance.line) + 1)
+        edit = ["sub", row, instance.old, instance.new, str(instance.occurrence)]
         assert (await sandbox.exec(edit)).exit_code == 0
         assert (await sandbox.exec("t")).text == "OK\n"
         assert (await sandbox.exec("undo && t")).exit_code == 1
@@ -107,9 +109,9 @@ async def test_a_same_size_edit_within_a_second_is_not_hidden_by_bytecode(
     task = make_task(replace(instance, id="session-2"))
     async with await provider.create(task.sandbox) as sandbox:
         await SweDomain().prepare(task, sandbox)
-        path = instance.file
+        path, row = instance.file, instance.focus.index(instance.line) + 1
         done = await sandbox.exec(
-            f"t; cp {path} /tmp/faulty; sub {instance.line} '{instance.old}' '{instance.new}' {instance.occurrence};"
+            f"t; cp {path} /tmp/faulty; sub {row} '{instance.old}' '{instance.new}' {instance.occurrence};"
             f" t; cp /tmp/faulty {path}; t"
         )
     verdicts = [line.split()[0] for line in done.text.splitlines() if line.startswith(("OK", "FAIL"))]

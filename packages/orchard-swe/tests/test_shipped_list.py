@@ -93,6 +93,19 @@ async def test_a_sample_of_several_packages_is_valid_in_real_sandboxes(provider:
 
 
 @pytest.mark.needs_index
+def test_fewer_rows_keep_the_fault_in_sight_and_drop_the_other_tasks() -> None:
+    name = INSTANCES[0].package.name
+    options = {"packages": [name]}
+    whole = SweDomain().tasks("train", options)
+    few = SweDomain().tasks("train", {**options, "rows": 4})
+    assert 0 < len(few) < len(whole)
+    for task in few:
+        assert len(task.payload["focus"]) <= 4
+        assert task.payload["line"] in task.payload["focus"]
+        assert len(task.instruction.rstrip("\n").split("\n")) == 2 + len(task.payload["focus"])
+
+
+@pytest.mark.needs_index
 def test_tasks_keep_their_order_and_issues_are_short() -> None:
     name = INSTANCES[0].package.name
     split = INSTANCES[0].package.split
@@ -102,5 +115,6 @@ def test_tasks_keep_their_order_and_issues_are_short() -> None:
     ]
     for task in tasks:
         assert len(task.instruction) < 1600
-        line = next(r for r in task.instruction.split("\n") if r[1:].startswith(f"{task.payload['line']}|"))
+        row = task.payload["focus"].index(task.payload["line"]) + 1
+        line = next(r for r in task.instruction.split("\n") if r[1:].startswith(f"{row}|"))
         assert isinstance(candidate_edits(line), list)

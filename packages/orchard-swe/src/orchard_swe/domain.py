@@ -19,7 +19,8 @@ from orchard_swe.gitrepo import Repository, build_repository
 from orchard_swe.grading import grade_patch
 from orchard_swe.instances import Instance, find_instance, gold_patch, load_instances
 from orchard_swe.miner.venv import test_environment
-from orchard_swe.prompt import instruction
+from orchard_swe.practice import practice
+from orchard_swe.prompt import instruction, narrowed
 from orchard_swe.suite import PYTHON, ROOT, SITE, TOOLBOX, base_spec, python_path
 from orchard_swe.teacher import ScriptedTeacher, TeacherStyle, example_commands
 from orchard_swe.worktree import pack_tree
@@ -33,8 +34,8 @@ class SweDomain:
     """Tasks from the shipped list of mined repairs.
 
     Options of `tasks`: `limit` (at most so many), `seed` (shuffle before the limit; without it the
-    order is the list's), `packages`, `kinds` and `ids` (lists of names to keep). Other keys of the
-    recipe's data section are not this domain's.
+    order is the list's), `packages`, `kinds` and `ids` (lists of names to keep), `rows` (show at most
+    so many rows of each issue, and leave out the tasks whose fault would not be among them).
     """
 
     @property
@@ -86,6 +87,15 @@ class SweDomain:
             raise UsageError(f"the teacher has no option {unknown[0]!r}; did you mean {near[0]!r}?")
         return ScriptedTeacher(task_of, TeacherStyle(**options), seed)
 
+    def practice(
+        self, tasks: Sequence[Task], options: Mapping[str, Any], seed: int
+    ) -> Iterator[list[dict[str, Any]]]:
+        """See `orchard_swe.practice`; options are `kinds` (of faults, default all) and `system` (the prompt)."""
+        unknown = sorted(set(options) - {"kinds", "system"})
+        if unknown:
+            raise UsageError(f"practice has no option {unknown[0]!r}; it has kinds and system")
+        return practice(tasks, options.get("kinds"), str(options.get("system", "")), seed)
+
     def corpus(self, tasks: Sequence[Task], seed: int) -> Iterator[str]:
         """Issues, and commands and answers as they occur in conversations about them."""
         generator = random.Random(seed)
@@ -104,6 +114,7 @@ def make_task(instance: Instance) -> Task:
         "SWE_ROOT": ROOT,
         "SWE_PYTHON": python_path(),
         "SWE_FILE": instance.file,
+        "SWE_FOCUS": json.dumps(instance.focus),
         "SWE_TESTS": json.dumps(instance.visible),
         "SWE_PATHS": json.dumps(package.paths),
         "SWE_RUNNER": package.runner,
@@ -129,18 +140,30 @@ _FIELDS: Mapping[str, Callable[[Instance], str]] = {
 }
 
 
+OPTIONS = frozenset([*_FIELDS, "limit", "seed", "rows"])
+
+
 def _select(instances: list[Instance], options: Mapping[str, Any]) -> list[Instance]:
+    for key in options:
+        if key not in OPTIONS:
+            near = get_close_matches(key, sorted(OPTIONS), 1, cutoff=0.0)
+            raise UsageError(f"the domain swe has no option {key!r}; did you mean {near[0]!r}?")
     for key, field in _FIELDS.items():
         wanted = options.get(key)
         if not wanted:
             continue
-        unknown = set(wanted) - {field(instance) for instance in instances}
+        unknown = set(wanted) - {field(instance) for instance in load_instances()}
         if unknown:
-            raise UsageError(f"no instance of this split has the {key} {', '.join(sorted(unknown))}")
+            raise UsageError(f"no shipped instance has the {key} {', '.join(sorted(unknown))}")
         instances = [instance for instance in instances if field(instance) in wanted]
     if options.get("seed") is not None:
         instances = list(instances)
         random.Random(int(options["seed"])).shuffle(instances)
+    rows = options.get("rows")
+    if rows is not None:
+        if int(rows) < 1:
+            raise InstanceError(f"rows must be at least 1, not {rows}")
+        instances = [shown for i in instances if (shown := narrowed(i, int(rows))) is not None]
     limit = options.get("limit")
     if limit is not None and int(limit) < 1:
         raise InstanceError(f"limit must be at least 1, not {limit}")

@@ -20,11 +20,10 @@ import orjson
 from orchard_core.domain import Task
 from orchard_core.engine.protocol import ChatReply, ChatRequest, Message
 from orchard_core.errors import UsageError
-from orchard_swe.instances import find_instance
 from orchard_swe.mutation import LineEdit, candidate_edits
 
 SHOWN = re.compile(r"[* ](\d+)\|(.*)")
-"""A row of the instruction: mark, line number, source."""
+"""A row of the issue: mark, number, source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,7 @@ class ScriptedTeacher:
 
 def make_plan(task: Task, style: TeacherStyle, rng: random.Random) -> _Plan:
     """Draw an episode's attempts: wrong ones by the operator tables, the right one by insight."""
-    fault = find_instance(task.id).fault
-    right = LineEdit(fault.line, fault.old, fault.new, fault.occurrence, "repair")
+    right = row_edit(task)
     wrong = [edit for edit in focus_edits(task) if edit != right]
     rng.shuffle(wrong)
     attempts: list[LineEdit] = []
@@ -110,8 +108,15 @@ def passed(message: Message) -> bool:
     return bool(lines) and lines[-1].strip() == "OK"
 
 
+def row_edit(task: Task) -> LineEdit:
+    """The repair, with the row of the issue in place of the line."""
+    fault = task.payload
+    row = list(fault["focus"]).index(fault["line"]) + 1
+    return LineEdit(row, fault["old"], fault["new"], fault["occurrence"], fault["kind"])
+
+
 def focus_edits(task: Task) -> list[LineEdit]:
-    """Every plausible single repair of the lines that the task shows."""
+    """Every plausible single repair of the rows that the task shows."""
     shown = (SHOWN.match(row) for row in task.instruction.splitlines()[2:])
     return [
         LineEdit(int(row[1]), old, new, 1, "repair")

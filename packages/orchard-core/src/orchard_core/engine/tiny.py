@@ -28,14 +28,15 @@ BASH_SCAFFOLD = ('\n{"name": "bash", "arguments": {"command": "', '"}}\n')
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 
-# GPT-2's word pattern, except that digits and operators stand alone: a line number can then be
-# copied digit by digit, and `<=` is the same token in every expression.
+# GPT-2's word pattern, except that digits, signs and the words that Python's operators and constants are
+# written with stand alone, without the space before them: a line number can then be copied digit
+# by digit, and `<=` or `and` is the same token in an expression and between quotes.
 WORD_PATTERN = (
-    r"'(?:[sdmt]|ll|ve|re)"
-    r"| ?[\p{L}_]+"
+    r" ?(?!(?:True|False|None|and|or|not|in|is)\b)[\p{L}_]+"
+    r"|(?:True|False|None|and|or|not|in|is)\b"
     r"|\p{N}"
-    r"| ?(?:<=|>=|==|!=|//|\*\*|->|&&|\|\||\+=|-=|\(\):|\(\)|\):)"
-    r"| ?[^\s\p{L}\p{N}_]"
+    r"|(?:<=|>=|==|!=|//|\*\*|->|&&|\|\||\+=|-=|\(\):|\(\)|\):)"
+    r"|[^\s\p{L}\p{N}_]"
     r"|\s+(?!\S)"
     r"|\s+"
 )

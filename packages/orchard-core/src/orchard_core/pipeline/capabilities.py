@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from orchard_core.domain import Task
-from orchard_core.engine.protocol import MessageEngine
+from orchard_core.engine.protocol import Message, MessageEngine
 
 
 @runtime_checkable
@@ -32,3 +32,14 @@ class HasCorpus(Protocol):
     """A domain that offers text like that of its conversations, for training a tokenizer."""
 
     def corpus(self, tasks: Sequence[Task], seed: int) -> Iterable[str]: ...
+
+
+@runtime_checkable
+class HasPractice(Protocol):
+    """A domain that can make up practice conversations without running anything."""
+
+    def practice(
+        self, tasks: Sequence[Task], options: Mapping[str, Any], seed: int
+    ) -> Iterable[Sequence[Message]]:
+        """Endless conversations about problems like the tasks', each ended by an assistant's message."""
+        ...

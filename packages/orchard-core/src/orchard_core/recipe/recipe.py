@@ -14,7 +14,15 @@ from orchard_core.recipe.sections import (
     SamplingConfig,
     Section,
 )
-from orchard_core.recipe.stages import EvaluateStage, RlStage, SelectStage, SftStage, Stage, ValueStage
+from orchard_core.recipe.stages import (
+    EvaluateStage,
+    PretrainStage,
+    RlStage,
+    SelectStage,
+    SftStage,
+    Stage,
+    ValueStage,
+)
 
 BASE = "base"
 """The name of the model that no stage has trained yet."""
@@ -61,7 +69,7 @@ class Recipe(Section):
         return self
 
 
-TRAINERS = frozenset({"sft", "rl"})
+TRAINERS = frozenset({"pretrain", "sft", "rl"})
 ROLLOUTS = frozenset({"demonstrate", "rl", "evaluate"})
 
 
@@ -69,7 +77,7 @@ def _needs(stage: Stage) -> list[tuple[str, str, frozenset[str]]]:
     """(what, name, kinds of stages that leave it) of everything a stage reads."""
     if isinstance(stage, SftStage):
         return [("model", stage.init, TRAINERS), ("trajectories", stage.source, ROLLOUTS)]
-    if isinstance(stage, RlStage):
+    if isinstance(stage, RlStage | PretrainStage):
         return [("model", stage.init, TRAINERS)]
     if isinstance(stage, EvaluateStage):
         return [("model", stage.model, TRAINERS)]

@@ -31,6 +31,21 @@ class DemonstrateStage(StageBase):
     teacher: dict[str, Any] = Field(default_factory=dict)
 
 
+class PretrainStage(StageBase):
+    """Next-token training of `init` on practice conversations that the domain makes up.
+
+    The loss is the mean over the assistant's tokens plus `prompt_weight` times the mean over all others.
+    """
+
+    kind: Literal["pretrain"]
+    init: str = "base"
+    conversations: int = Field(ge=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+    prompt_weight: float = Field(0.1, ge=0)
+    batch_samples: int = Field(16, ge=1)
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
 class SftStage(StageBase):
     """Supervised fine-tuning of `init` on the trajectories of the stage `source`."""
 
@@ -112,6 +127,7 @@ class ReportStage(StageBase):
 Stage = Annotated[
     ValidateStage
     | DemonstrateStage
+    | PretrainStage
     | SftStage
     | RlStage
     | EvaluateStage

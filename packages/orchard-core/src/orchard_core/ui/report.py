@@ -136,7 +136,7 @@ def show_message(message: Mapping[str, Any]) -> str:
 
 
 def show_call(call: ModelCall) -> str:
-    message = call.response
+    message = call.response["choices"][0]["message"]
     text = str(message.get("content") or "")
     for tool in message.get("tool_calls") or ():
         function = tool["function"]

@@ -1,0 +1,91 @@
+"""Practice conversations: faults planted in the training packages' source, each with its repair.
+
+They need no tests and no sandbox, so there can be many; they teach a model that starts from nothing
+the language of the issues and of the edit command. Whether a repair works, and how to go on when
+it does not, only real rollouts show.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchard_core.domain import Task
+from orchard_swe.instances import Instance, find_instance
+from orchard_swe.mutation import Fault, apply_edit, find_faults
+from orchard_swe.packages import is_test_path
+from orchard_swe.prompt import render_issue
+from orchard_swe.teacher import bash_call, edit_command
+
+MIN_ROWS, REACH = 4, 30
+PER_FUNCTION = 40
+MARK_CHANCE = 0.67
+"""How often the faulty line is among the marked ones."""
+
+
+def practice(
+    tasks: Sequence[Task], kinds: Sequence[str] | None, system: str, seed: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Endless conversations of one repair each, in a seeded order; all again once each fault was shown."""
+    generator = random.Random(seed)
+    instances = [find_instance(task.id) for task in tasks]
+    headings = [task.instruction.split("\n", 1)[0] for task in tasks]
+    max_rows = max(len(task.payload["focus"]) for task in tasks)
+    places = list(_places(instances, kinds, generator))
+    while places:
+        generator.shuffle(places)
+        for path, source, fault in places:
+            issue, row = _issue(path, source, fault, headings, max_rows, generator)
+            yield [
+                {"role": "system", "content": system},
+                {"role": "user", "content": issue},
+                bash_call(f"{edit_command(replace(fault.repair, line=row))} && t"),
+            ]
+
+
+def _places(
+    instances: Sequence[Instance], kinds: Sequence[str] | None, generator: random.Random
+) -> Iterator[tuple[str, str, Fault]]:
+    """(path, clean source, fault) over all source files of the instances' packages."""
+    packages = {instance.package.key: instance.package for instance in instances}
+    for key in sorted(packages):
+        for path, data in sorted(packages[key].files().items()):
+            if not path.endswith(".py") or is_test_path(path):
+                continue
+            try:
+                source = data.decode()
+                faults = find_faults(source)
+            except (UnicodeDecodeError, SyntaxError):
+                continue
+            by_function: dict[str, list[Fault]] = {}
+            for fault in faults:
+                if kinds is None or fault.plant.kind in kinds:
+                    by_function.setdefault(fault.function, []).append(fault)
+            for group in by_function.values():
+                generator.shuffle(group)
+                yield from ((path, source, fault) for fault in group[:PER_FUNCTION])
+
+
+def _issue(
+    path: str, source: str, fault: Fault, headings: Sequence[str], max_rows: int, generator: random.Random
+) -> tuple[str, int]:
+    """An issue in the form of the real ones, around the fault, and the fault's row in it."""
+    lines = apply_edit(source, fault.plant).split("\n")
+    number = fault.plant.line
+    near = range(max(1, number - REACH), min(len(lines), number + REACH) + 1)
+    rows = [n for n in near if n == number or _is_code(lines[n - 1])]
+    size = min(generator.randint(min(MIN_ROWS, max_rows), max_rows), len(rows))
+    start = max(0, min(rows.index(number) - generator.randrange(size), len(rows) - size))
+    shown = rows[start : start + size]
+    marked = set(generator.sample(shown, min(3, size)))
+    if generator.random() < MARK_CHANCE:
+        marked.add(number)
+    issue = render_issue(generator.choice(headings), path, lines, shown, marked)
+    return issue, shown.index(number) + 1
+
+
+def _is_code(line: str) -> bool:
+    text = line.strip()
+    return bool(text) and not text.startswith(("#", '"""', "'''"))
