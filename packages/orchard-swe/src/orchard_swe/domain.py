@@ -90,11 +90,11 @@ class SweDomain:
     def practice(
         self, tasks: Sequence[Task], options: Mapping[str, Any], seed: int
     ) -> Iterator[list[dict[str, Any]]]:
-        """See `orchard_swe.practice`; options are `kinds` (of faults, default all) and `system` (the prompt)."""
-        unknown = sorted(set(options) - {"kinds", "system"})
+        """See `orchard_swe.practice`; the option is `system`, the system prompt of the harness."""
+        unknown = sorted(set(options) - {"system"})
         if unknown:
-            raise UsageError(f"practice has no option {unknown[0]!r}; it has kinds and system")
-        return practice(tasks, options.get("kinds"), str(options.get("system", "")), seed)
+            raise UsageError(f"practice has no option {unknown[0]!r}, only 'system'")
+        return practice(tasks, str(options.get("system", "")), seed)
 
     def corpus(self, tasks: Sequence[Task], seed: int) -> Iterator[str]:
         """Issues, and commands and answers as they occur in conversations about them."""

@@ -20,35 +20,39 @@ from orchard_swe.prompt import render_issue
 from orchard_swe.teacher import bash_call, edit_command
 
 MIN_ROWS, REACH = 4, 30
-PER_FUNCTION = 40
 MARK_CHANCE = 0.67
 """How often the faulty line is among the marked ones."""
 
 
-def practice(
-    tasks: Sequence[Task], kinds: Sequence[str] | None, system: str, seed: int
-) -> Iterator[list[dict[str, Any]]]:
-    """Endless conversations of one repair each, in a seeded order; all again once each fault was shown."""
+def practice(tasks: Sequence[Task], system: str, seed: int) -> Iterator[list[dict[str, Any]]]:
+    """Endless conversations of one repair each; none when no fault of the tasks' kinds can be planted.
+
+    Kinds of faults come as often as among the tasks, and packages equally often within a kind.
+    """
     generator = random.Random(seed)
     instances = [find_instance(task.id) for task in tasks]
     headings = [task.instruction.split("\n", 1)[0] for task in tasks]
     max_rows = max(len(task.payload["focus"]) for task in tasks)
-    places = list(_places(instances, kinds, generator))
-    while places:
-        generator.shuffle(places)
-        for path, source, fault in places:
-            issue, row = _issue(path, source, fault, headings, max_rows, generator)
-            yield [
-                {"role": "system", "content": system},
-                {"role": "user", "content": issue},
-                bash_call(f"{edit_command(replace(fault.repair, line=row))} && t"),
-            ]
+    places = _places(instances)
+    kinds = [instance.kind for instance in instances if instance.kind in places]
+    while kinds:
+        packages = places[generator.choice(kinds)]
+        path, source, fault = generator.choice(packages[generator.choice(sorted(packages))])
+        issue, row = _issue(path, source, fault, headings, max_rows, generator)
+        yield [
+            {"role": "system", "content": system},
+            {"role": "user", "content": issue},
+            bash_call(f"{edit_command(replace(fault.repair, line=row))} && t"),
+        ]
 
 
-def _places(
-    instances: Sequence[Instance], kinds: Sequence[str] | None, generator: random.Random
-) -> Iterator[tuple[str, str, Fault]]:
-    """(path, clean source, fault) over all source files of the instances' packages."""
+Place = tuple[str, str, Fault]
+"""A file's path, its clean source, and a fault that can be planted in it."""
+
+
+def _places(instances: Sequence[Instance]) -> dict[str, dict[str, list[Place]]]:
+    """By kind and package: what can be planted in the source files of the instances' packages."""
+    places: dict[str, dict[str, list[Place]]] = {}
     packages = {instance.package.key: instance.package for instance in instances}
     for key in sorted(packages):
         for path, data in sorted(packages[key].files().items()):
@@ -59,13 +63,9 @@ def _places(
                 faults = find_faults(source)
             except (UnicodeDecodeError, SyntaxError):
                 continue
-            by_function: dict[str, list[Fault]] = {}
             for fault in faults:
-                if kinds is None or fault.plant.kind in kinds:
-                    by_function.setdefault(fault.function, []).append(fault)
-            for group in by_function.values():
-                generator.shuffle(group)
-                yield from ((path, source, fault) for fault in group[:PER_FUNCTION])
+                places.setdefault(fault.plant.kind, {}).setdefault(key, []).append((path, source, fault))
+    return places
 
 
 def _issue(

@@ -81,12 +81,13 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        typer.echo("stopped; the same command continues where this one ended", err=True)
-        sys.exit(INTERRUPTED)
+        code = INTERRUPTED
     except (OrchardError, OSError, BaseExceptionGroup) as error:
         told = sentence(error)
         if told is None:
             raise
         typer.echo(f"orchard: {told}", err=True)
         sys.exit(1)
+    if code == INTERRUPTED:
+        typer.echo("stopped; the same command continues where this one ended", err=True)
     sys.exit(code if isinstance(code, int) else 0)

@@ -35,9 +35,12 @@ def run(
 
 async def _run(recipe: Recipe) -> Mapping[str, Any]:
     # Here, not above: a recipe can be checked without torch.
+    from transformers.utils import logging as transformers_logging
+
     from orchard_core.pipeline.progress import ProgressDisplay
     from orchard_core.pipeline.runner import run_recipe
 
+    transformers_logging.disable_progress_bar()
     work = asyncio.ensure_future(run_recipe(recipe, ProgressDisplay()))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, work.cancel)

@@ -19,7 +19,9 @@ class RecipeError(UsageError):
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> RecipeError:
     """The first problem of a validation, in one sentence."""
-    problem = error.errors()[0]
+    # A misspelt key is also a missing one where it is required: the slip itself says more.
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    problem = problems[0]
     location = [part for part in problem["loc"] if not _is_tag(part)]
     key = ".".join(map(str, location))
     if problem["type"] == "extra_forbidden":
@@ -45,15 +47,13 @@ def _stage_models() -> dict[str, type[BaseModel]]:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """The keys allowed at a place of the schema."""
+    """The keys allowed at a place of the schema; a stage is found by its kind, which pydantic puts in the path."""
     current: type[BaseModel] | None = model
     for part in path:
-        if isinstance(part, int) or current is None:
-            continue
-        if part in _stage_models():
-            current = _stage_models()[str(part)]
-        elif part in current.model_fields:
-            current = _section_of(current.model_fields[str(part)].annotation)
+        if current is None:
+            current = _stage_models().get(str(part))
+        elif isinstance(part, str) and part in current.model_fields:
+            current = _section_of(current.model_fields[part].annotation)
     return sorted(current.model_fields) if current is not None else []
 
 

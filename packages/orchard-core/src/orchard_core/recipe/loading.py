@@ -36,9 +36,10 @@ def read_with_parents(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
     data = read_yaml(path)
     parents = data.pop("extends", [])
     merged: dict[str, Any] = {}
-    for parent in [parents] if isinstance(parents, str) else parents:
-        if not isinstance(parent, str):
-            raise RecipeError(f"{path}: 'extends' takes a path or a list of paths")
+    parents = [parents] if isinstance(parents, str) else parents
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise RecipeError(f"{path}: 'extends' takes a path or a list of paths")
+    for parent in parents:
         merged = merge(merged, read_with_parents(path.parent / parent, (*children, resolved)))
     return merge(merged, data)
 
