@@ -40,7 +40,7 @@ async def _run(recipe: Recipe) -> Mapping[str, Any]:
     from orchard_core.pipeline.progress import ProgressDisplay
     from orchard_core.pipeline.runner import run_recipe
 
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     work = asyncio.ensure_future(run_recipe(recipe, ProgressDisplay()))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, work.cancel)
