@@ -207,3 +207,18 @@ def test_a_model_folder_without_a_tokenizer_is_named(finished: Path, tmp_path: P
     assert done.returncode == 1
     assert "tokenizer" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("size", ["64k", "400k", "1500k", "3m"])
+def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path, size: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(run)], check=True)
+    try:
+        done = orchard("run", recipe_file(tmp_path))
+    finally:
+        subprocess.run(["umount", str(run)], check=True)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchard_core.domain import Domain, Task
+from orchard_core.engine.tiny import make_tiny_model
 from orchard_core.errors import UsageError
 from orchard_core.pipeline.capabilities import HasCorpus
 from orchard_core.recipe import BASE, ModelConfig
+from orchard_core.train.folders import atomic_folder
 
 
 def base_folder(model: ModelConfig, models: Path) -> Path:
@@ -21,9 +23,8 @@ def make_base(model: ModelConfig, models: Path, domain: Domain, tasks: Sequence[
     folder = base_folder(model, models)
     if model.tiny is None or (folder / "config.json").exists():
         return folder
-    from orchard_core.engine.tiny import make_tiny_model
-
-    make_tiny_model(folder, corpus(domain, tasks, seed), seed=seed, **model.tiny.model_dump())
+    with atomic_folder(folder) as draft:
+        make_tiny_model(draft, corpus(domain, tasks, seed), seed=seed, **model.tiny.model_dump())
     return folder
 
 

@@ -29,7 +29,10 @@ class RunState:
         """Open or begin the run. Raises RunStateError if the folder holds a run of another recipe."""
         self.path = run_dir / STATE_FILE
         self._data: dict[str, Any] = {"fingerprint": fingerprint, "stages": {}}
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunStateError(f"the run folder {run_dir} can't be made: {error.strerror}") from error
         if self.path.exists():
             try:
                 self._data = orjson.loads(self.path.read_bytes())

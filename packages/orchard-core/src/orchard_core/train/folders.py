@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchard_core.engine.saving import saving
+
 _STEP = "step-"
 
 
@@ -18,12 +20,14 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
     A folder already there is replaced; when the block raises, it stays and nothing is left over.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    with saving(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         draft.chmod(0o755)
-        yield draft
-        _sync(draft)
+        with saving(folder):
+            yield draft
+            _sync(draft)
         if folder.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             os.rename(folder, old / "old")
