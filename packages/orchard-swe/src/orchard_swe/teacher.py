@@ -19,9 +19,9 @@ import orjson
 
 from orchard_core.domain import Task
 from orchard_core.engine.protocol import ChatReply, ChatRequest, Message
-from orchard_core.errors import UsageError
 from orchard_swe.mutation import LineEdit, candidate_edits
 
+EXCHANGES = frozenset({"variable", "arguments", "return"})
 SHOWN = re.compile(r"[* ](\d+)\|(.*)")
 """A row of the issue: mark, number, source."""
 
@@ -77,7 +77,7 @@ class ScriptedTeacher:
 def make_plan(task: Task, style: TeacherStyle, rng: random.Random) -> _Plan:
     """Draw an episode's attempts: wrong ones by the operator tables, the right one by insight."""
     right = row_edit(task)
-    wrong = [edit for edit in focus_edits(task) if edit != right]
+    wrong = [edit for edit in focus_edits(task, fault_exchanges(task)) if edit != right]
     rng.shuffle(wrong)
     attempts: list[LineEdit] = []
     hasty: set[int] = set()
@@ -115,14 +115,22 @@ def row_edit(task: Task) -> LineEdit:
     return LineEdit(row, fault["old"], fault["new"], fault["occurrence"], fault["kind"])
 
 
-def focus_edits(task: Task) -> list[LineEdit]:
-    """Every plausible single repair of the rows that the task shows."""
+def fault_exchanges(task: Task) -> bool:
+    """Whether the task's fault is of a kind that exchanges names or arguments."""
+    return task.payload["kind"] in EXCHANGES
+
+
+def focus_edits(task: Task, exchange: bool) -> list[LineEdit]:
+    """Every plausible single repair of the rows that the task shows.
+
+    `exchange` as in `candidate_edits`: names and arguments are many, and would crowd out the rest.
+    """
     shown = (SHOWN.match(row) for row in task.instruction.splitlines()[2:])
     return [
         LineEdit(int(row[1]), old, new, 1, "repair")
         for row in shown
         if row is not None
-        for old, new in candidate_edits(row[2])
+        for old, new in candidate_edits(row[2], exchange=exchange)
     ]
 
 
@@ -148,10 +156,8 @@ def bash_call(command: str) -> dict[str, Any]:
 
 def example_commands(task: Task, rng: random.Random, count: int) -> Iterator[str]:
     """Commands of the kind that an agent writes for this task (for training a tokenizer)."""
-    edits = focus_edits(task)
-    if not edits:
-        raise UsageError(f"task {task.id} shows no line that could be repaired")
-    for number in range(count):
+    edits = focus_edits(task, fault_exchanges(task))
+    for number in range(count if edits else 0):
         edit = edit_command(rng.choice(edits))
         yield f"undo && {edit} && t" if number % 2 else f"{edit} && t"
     yield "submit"

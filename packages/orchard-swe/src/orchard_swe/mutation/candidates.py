@@ -67,20 +67,21 @@ _NEGATABLE = re.compile(r"\b(if|elif|while) (not )?")
 _CALL_PAIR = re.compile(r"[(,] ?([\w.\[\]]+), ([\w.\[\]]+)(?=[),])")
 
 
-def candidate_edits(source_line: str) -> list[tuple[str, str]]:
+def candidate_edits(source_line: str, *, exchange: bool = True) -> list[tuple[str, str]]:
     """(old, new) pairs, in the order of the line; each changes the first occurrence of `old`.
 
-    Names are exchanged for other names of the same line; strings and comments are left alone.
+    Strings and comments are left alone. With `exchange`, names are also exchanged for other names of the
+    same line, and neighbouring arguments for each other.
     """
     found: dict[tuple[str, str], None] = {}
-    names = _names(source_line)
+    names = _names(source_line) if exchange else []
     for match in _TOKEN.finditer(source_line):
         for new in _replacements(match, names):
             found.setdefault((match.group(), new))
     for match in _NEGATABLE.finditer(source_line):
         plain, negated = f"{match.group(1)} ", f"{match.group(1)} not "
         found.setdefault((negated, plain) if match.group(2) else (plain, negated))
-    for match in _CALL_PAIR.finditer(source_line):
+    for match in _CALL_PAIR.finditer(source_line) if exchange else ():
         left, right = match.groups()
         found.setdefault((f"{left}, {right}", f"{right}, {left}"))
     return [
