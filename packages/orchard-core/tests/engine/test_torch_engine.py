@@ -25,7 +25,7 @@ async def generate(engine: TorchEngine, prompt: Sequence[int], params: SamplingP
     return ids, logprobs
 
 
-def prompts(count: int, seed: int, vocab: int = 330) -> list[list[int]]:
+def prompts(count: int, seed: int, vocab: int = 320) -> list[list[int]]:
     rnd = random.Random(seed)
     return [[rnd.randrange(3, vocab) for _ in range(rnd.choice([1, 5, 40, 90, 200]))] for _ in range(count)]
 
@@ -221,9 +221,9 @@ async def test_missing_weights_are_refused(engine: TorchEngine, tiny_folder: Pat
 
 
 async def test_a_closed_engine_fails_its_requests(tiny_folder: Path) -> None:
-    engine = TorchEngine.load(tiny_folder, max_batch=1, max_context=512)
+    engine = TorchEngine.load(tiny_folder, max_batch=1, max_context=512, stream_interval=1)
     stream = engine.stream([5], SamplingParams(max_tokens=400, seed=1, stop_token_ids=()))
-    await anext(stream)
+    assert (await anext(stream)).finish_reason is None
     await engine.close()
     with pytest.raises(EngineError):
         async for _ in stream:

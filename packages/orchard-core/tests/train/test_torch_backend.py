@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orchard_core.engine.errors import ModelFolderError
+from orchard_core.engine.saving import SaveError
 from orchard_core.errors import UsageError
 from orchard_core.train.algorithms.grpo import Rollout
 from orchard_core.train.algorithms.sft import sft
@@ -200,7 +201,7 @@ def test_a_failed_write_leaves_the_old_folder(tmp_path: Path) -> None:
             (draft / "file").write_text("new")
             raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(SaveError, match="kept can't be written: disk full"):
         fail()
     assert (target / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
