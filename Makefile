@@ -4,8 +4,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 BIN := .venv/bin
-SOURCES := packages tools tests benchmarks
-TYPED := $(wildcard packages/*/src) $(wildcard tools/*.py) $(wildcard benchmarks/*.py)
+SOURCES := packages tools tests benchmarks examples
+TYPED := $(wildcard packages/*/src) $(wildcard examples/*/src) $(wildcard examples/*/*.py) $(wildcard tools/*.py) $(wildcard benchmarks/*.py)
 
 .PHONY: help ready demo demo-full test check bench format
 

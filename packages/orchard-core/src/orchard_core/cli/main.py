@@ -8,7 +8,6 @@ import sys
 from importlib.metadata import entry_points, version
 from typing import Annotated
 
-import click
 import typer
 
 from orchard_core.cli import recipes, running
@@ -76,18 +75,14 @@ def main() -> None:
     """Run the command line; errors that a user can act on are one sentence and exit status 1."""
     try:
         add_packages()
-        code = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        code = INTERRUPTED
+        app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            typer.echo("stopped; the same command continues where this one ended", err=True)
+        raise
     except (OrchardError, OSError, BaseExceptionGroup) as error:
         told = sentence(error)
         if told is None:
             raise
         typer.echo(f"orchard: {told}", err=True)
         sys.exit(1)
-    if code == INTERRUPTED:
-        typer.echo("stopped; the same command continues where this one ended", err=True)
-    sys.exit(code if isinstance(code, int) else 0)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchard_core.cli.recipes import Overrides, RecipeFile
+from orchard_core.errors import MissingExtraError
 from orchard_core.recipe import Recipe, load_recipe
 
 
@@ -35,10 +36,16 @@ def run(
 
 async def _run(recipe: Recipe) -> Mapping[str, Any]:
     # Here, not above: a recipe can be checked without torch.
-    from transformers.utils import logging as transformers_logging
+    try:
+        from transformers.utils import logging as transformers_logging
 
-    from orchard_core.pipeline.progress import ProgressDisplay
-    from orchard_core.pipeline.runner import run_recipe
+        from orchard_core.pipeline.progress import ProgressDisplay
+        from orchard_core.pipeline.runner import run_recipe
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.startswith("orchard_"):
+            raise
+        raise MissingExtraError(missing.partition(".")[0], "train") from error
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     work = asyncio.ensure_future(run_recipe(recipe, ProgressDisplay()))

@@ -1,0 +1,1 @@
+"""An example of a domain for Orchard, in a package of its own."""
