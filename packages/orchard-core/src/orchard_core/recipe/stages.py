@@ -88,7 +88,7 @@ class RlStage(StageBase):
 
 
 class EvaluateStage(StageBase):
-    """Success of a stage's model on a split, under one of the recipe's harnesses."""
+    """Success of a stage's model on a split, under one of the recipe's harnesses (default: its first)."""
 
     kind: Literal["evaluate"]
     model: str

@@ -16,8 +16,9 @@ async def run(context: RunContext, stage: EvaluateStage) -> Mapping[str, Any]:
     """Roll out every task `samples` times and report mean success with a 95 % interval."""
     tasks = context.tasks(stage.split, stage.tasks)
     await context.use_model(stage.model)
+    harness = stage.harness or context.recipe.harnesses[0].label
     requests = [
-        context.request(stage.name, task, stage.harness, sample=sample)
+        context.request(stage.name, task, harness, sample=sample)
         for task in tasks
         for sample in range(stage.samples)
     ]
