@@ -49,6 +49,7 @@ RECIPE: dict[str, Any] = {
             "steps": 2,
             "prompts_per_step": 2,
             "max_draws": 2,
+            "kl": 0.01,
             "group": {"n": 2, "max_samples": 4, "stride": 2},
         },
         {"name": "after", "kind": "evaluate", "model": "rl", "tasks": 3, "samples": 2},
@@ -106,6 +107,8 @@ def test_a_run_leaves_metrics_models_and_a_report(finished: Path) -> None:
     assert all(stage["ci_low"] <= stage["success"] <= stage["ci_high"] for stage in metrics["stages"])
     assert metrics["details"]["demos"]["success"] > 0.2
     assert metrics["details"]["sft"]["dropped_tokens"] == 0
+    curves = [json.loads(line) for line in (run / "metrics" / "rl" / "metrics.jsonl").read_text().splitlines()]
+    assert len(curves) == 2
     assert {path.name for path in (run / "models").iterdir()} >= {"base", "practice", "sft", "rl", "value"}
     page = (run / "report.html").read_text()
     assert "data:image/png;base64," in page
@@ -131,18 +134,30 @@ def test_the_seed_reproduces_the_figures_and_another_seed_does_not(finished: Pat
     assert sampled[0] == sampled[1]
 
 
-def wait_for(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for(folder: Path, count: int, process: subprocess.Popen[str]) -> set[int]:
+    """Until a run has stored `count` rollouts and has sandboxes open; returns those."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if (folder / "run" / "store").exists() and len(stored(folder)) >= count:
-            return
-        time.sleep(0.2)
+            if found := children(process.pid):
+                return found
+        time.sleep(0.05)
     raise AssertionError(f"the run did not come so far: {process.poll()}")
 
 
-def sandboxes_of(pid: int) -> list[str]:
-    done = subprocess.run(["pgrep", "-f", f"bwrap.*{pid}"], capture_output=True, text=True, check=False)
-    return done.stdout.split()
+def children(parent: int) -> set[int]:
+    """Process ids of the sandboxes that a run has open (each begins with a bubblewrap)."""
+    done = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False
+    )
+    return {int(pid) for pid in done.stdout.split()}
+
+
+def wait_until_gone(pids: set[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "sandboxes outlived the run"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("number", "at"), [(signal.SIGKILL, 5), (signal.SIGKILL, 14), (signal.SIGINT, 8)])
@@ -151,13 +166,14 @@ def test_an_interrupted_run_continues_and_keeps_finished_rollouts(
 ) -> None:
     path = recipe_file(tmp_path)
     process = subprocess.Popen([*ORCHARD, "run", str(path)], stderr=subprocess.PIPE, text=True)
-    wait_for(tmp_path, at, process)
+    opened = wait_for(tmp_path, at, process)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "continues" in said
     assert "Traceback" not in said
+    wait_until_gone(opened)
     kept = stored(tmp_path)
     assert orchard("run", path).returncode == 0
     after = stored(tmp_path)

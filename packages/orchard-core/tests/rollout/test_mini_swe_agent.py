@@ -84,9 +84,10 @@ async def test_limits_and_failures_are_told_apart(place: Place) -> None:
 
 
 async def test_commands_see_neither_the_secret_nor_the_harness_packages(place: Place) -> None:
-    look = "env; python3 -c 'import litellm'"
+    look = "env; tr '\\0' '\\n' < /proc/$PPID/environ; echo $?; python3 -c 'import litellm'"
     trajectory = await run(place, in_order([bash(look), bash(SUBMIT)]), MiniSweAgentHarness(ChatStyle()))
     seen = trajectory.calls[-1].request["messages"][-1]["content"]
+    assert "Permission denied" in seen
     assert "No module named 'litellm'" in seen
     assert place.proxy.sessions[0].secret not in seen
     assert SECRET_ANSWER not in seen

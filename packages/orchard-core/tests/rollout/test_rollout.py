@@ -133,11 +133,18 @@ async def test_nothing_but_the_model_can_be_reached(place: Place) -> None:
 
 
 async def test_the_agent_finds_neither_payload_nor_secret(place: Place) -> None:
+    # The command names only parts of what it looks for, so that it can't find itself.
     look = (
-        f"grep -rs -e {SECRET_ANSWER[:5]}-payload-canary /workspace /tmp $HOME; "
-        "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c canary"
+        "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'"
+        " | grep -ai -e '[p]ayload-canary' -e key -e secret -e token;"
+        " find / -xdev -type f -newermt '-1 hour' -size -1000k 2>/dev/null"
+        " | grep -v -e ^/proc -e ^/sys | xargs -d '\\n' grep -ahs -e '[p]ayload-canary'; echo looked"
     )
+    found = "echo hello-payload'-'canary > /tmp/f; grep -ahs -e '[p]ayload-canary' /tmp/f"
     trajectory = await place.runner.run(place.request(in_order([bash(look), bash("env"), bash(SUBMIT)])))
+    control = await place.runner.run(place.request(in_order([bash(found), bash(SUBMIT)]), "control"))
+    assert SECRET_ANSWER in observations(control)
+    assert "looked" in observations(trajectory)
     seen = observations(trajectory)
     assert SECRET_ANSWER not in seen
     assert place.proxy.sessions[0].secret not in seen

@@ -38,7 +38,9 @@ FOLDER = "/tmp/.orchard-mini"
 CONFIG, RESULT = f"{FOLDER}/orchard.yaml", f"{FOLDER}/traj.json"
 _BUDGET = "budget_exceeded"
 _START = """
+import ctypes
 import gc
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
 gc.disable()
 from minisweagent.agents import interactive
 from minisweagent.models import litellm_model
@@ -47,8 +49,9 @@ gc.freeze()
 gc.enable()
 app()
 """
-"""What its `mini` command does. Importing some thousand modules makes garbage collection a third of the
-start's processor time, so that is put off until they are loaded."""
+"""What its `mini` command does. First the process is made undumpable, or its commands could read the
+session's secret from its environment under /proc. Importing some thousand modules makes garbage collection
+a third of the start's processor time, so that is put off until they are loaded."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
     python3 -I -S react_agent.py CONFIG.json RESULT.json
 
-The session's secret comes in the environment as ORCHARD_API_KEY and is hidden from commands.
+The session's secret comes in the environment as ORCHARD_API_KEY and is hidden from commands: they
+neither inherit it nor can read it from this process.
 Only light modules are imported and HTTP/1.1 is spoken over a plain socket, because thousands of
 short episodes pay this program's start-up.
 """
@@ -29,6 +30,7 @@ KEY_VARIABLE = "ORCHARD_API_KEY"
 LIMIT_ERRORS = ("budget_exceeded", "context_length_exceeded")
 ATTEMPTS = 4
 KEEP_BYTES = 1 << 20
+PR_SET_DUMPABLE = 4
 GRACE_S = 0.1
 
 
@@ -349,7 +351,17 @@ class Agent:
         return f"{text}(exit {code})" if code else text
 
 
+def hide_process() -> None:
+    """Close this process's environment and memory under /proc to the commands it runs."""
+    try:
+        import ctypes
+    except ImportError:  # a Python built without libffi
+        return
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def main(config_path: str, result_path: str) -> int:
+    hide_process()
     with open(config_path, encoding="utf-8") as file:
         config = json.load(file)
     turns = 0

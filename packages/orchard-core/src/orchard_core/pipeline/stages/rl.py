@@ -14,7 +14,7 @@ from orchard_core.pipeline.seeds import derive_seed
 from orchard_core.pipeline.stages.evaluate import count
 from orchard_core.recipe import GroupConfig, RlStage
 from orchard_core.rollout.sampling import BalancedSampler, Group, Scored, UniformSampler
-from orchard_core.train.algorithms.grpo import GrpoConfig, Rollout
+from orchard_core.train.algorithms.grpo import GrpoConfig, Reference, Rollout
 from orchard_core.train.backends.torch_backend import TorchBackend
 from orchard_core.train.folders import keep_newest, step_folder, step_folders
 from orchard_core.train.loops import RlConfig, rl_step
@@ -90,6 +90,7 @@ async def run(context: RunContext, stage: RlStage) -> Mapping[str, Any]:
     tasks = context.tasks("train", stage.tasks)
     folder = context.checkpoint_folder(stage.name)
     backend = await context.in_training_thread(open_backend, context, stage)
+    reference = await context.in_training_thread(open_reference, context, stage)
     begin = resume(backend, folder)
     totals = {"rollouts": 0.0, "trained_rollouts": 0.0}
     with (
@@ -100,7 +101,7 @@ async def run(context: RunContext, stage: RlStage) -> Mapping[str, Any]:
         for step in range(begin, stage.steps):
             await context.update_weights(backend.state_dict(), stage.name, step)
             groups = await collect_groups(context, stage, step, tasks)
-            report = await context.in_training_thread(train_on, backend, groups, stage)
+            report = await context.in_training_thread(train_on, backend, groups, stage, reference)
             figures = group_figures(groups)
             totals["rollouts"] += figures["rollouts"]
             totals["trained_rollouts"] += report.get("rollouts", 0.0)
@@ -116,6 +117,11 @@ def open_backend(context: RunContext, stage: RlStage) -> TorchBackend:
     return context.backend(stage.name, stage.init, stage.optimizer, stage.steps * stage.passes, stage)
 
 
+def open_reference(context: RunContext, stage: RlStage) -> Reference | None:
+    """The frozen initial model that `kl` holds the trained one near to; None without that term."""
+    return open_backend(context, stage).logprobs if stage.kl else None
+
+
 def resume(backend: TorchBackend, folder: Path) -> int:
     """Load the newest checkpoint; the number of steps that are done. A step without a trainable
     group takes no optimiser step, so the count is kept beside the backend's own."""
@@ -123,7 +129,9 @@ def resume(backend: TorchBackend, folder: Path) -> int:
     return int(backend.load_checkpoint(found[-1])["step"]) if found else 0
 
 
-def train_on(backend: TorchBackend, groups: Sequence[RolloutGroup], stage: RlStage) -> dict[str, float]:
+def train_on(
+    backend: TorchBackend, groups: Sequence[RolloutGroup], stage: RlStage, reference: Reference | None
+) -> dict[str, float]:
     """One step on the groups that passed the filter; nothing is learnt where none did."""
     chosen = [
         [
@@ -137,7 +145,7 @@ def train_on(backend: TorchBackend, groups: Sequence[RolloutGroup], stage: RlSta
     if not chosen:
         return {}
     grpo = GrpoConfig(entropy_coef=stage.entropy, kl_coef=stage.kl)
-    return rl_step(backend, chosen, RlConfig(grpo=grpo, passes=stage.passes))
+    return rl_step(backend, chosen, RlConfig(grpo=grpo, passes=stage.passes), reference)
 
 
 def group_figures(groups: Sequence[RolloutGroup]) -> dict[str, float]:
