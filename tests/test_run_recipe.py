@@ -107,7 +107,9 @@ def test_a_run_leaves_metrics_models_and_a_report(finished: Path) -> None:
     assert all(stage["ci_low"] <= stage["success"] <= stage["ci_high"] for stage in metrics["stages"])
     assert metrics["details"]["demos"]["success"] > 0.2
     assert metrics["details"]["sft"]["dropped_tokens"] == 0
-    curves = [json.loads(line) for line in (run / "metrics" / "rl" / "metrics.jsonl").read_text().splitlines()]
+    curves = [
+        json.loads(line) for line in (run / "metrics" / "rl" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert len(curves) == 2
     assert {path.name for path in (run / "models").iterdir()} >= {"base", "practice", "sft", "rl", "value"}
     page = (run / "report.html").read_text()

@@ -78,7 +78,10 @@ def play(task: Task, style: TeacherStyle, seed: int, right_passes: bool = True) 
         assert len(commands) <= style.max_attempts
         commands.append(next_command(plan, messages))
         ok = right_passes and right in commands[-1] and commands[-1].endswith("&& t")
-        messages += [{"role": "assistant"}, {"role": "tool", "content": "1|x\nOK\n" if ok else "FAIL\n(exit 1)"}]
+        messages += [
+            {"role": "assistant"},
+            {"role": "tool", "content": "1|x\nOK\n" if ok else "FAIL\n(exit 1)"},
+        ]
     return commands
 
 

@@ -47,7 +47,9 @@ def spoken(text: str, **more: Any) -> Any:
         0,
         [1],
         [2, 3],
-        request={"messages": [{"role": "system", "content": text}, {"role": "user", "content": [{"t": text}]}]},
+        request={
+            "messages": [{"role": "system", "content": text}, {"role": "user", "content": [{"t": text}]}]
+        },
         response={"choices": [{"message": {"content": text, "tool_calls": [{"function": function}]}}]},
     )
     return make_trajectory("t", [call], result={text: text.encode()}, task_id=text, **more)
