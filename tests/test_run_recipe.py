@@ -140,9 +140,9 @@ def wait_for(folder: Path, count: int, process: subprocess.Popen[str]) -> set[in
     """Until a run has stored `count` rollouts and has sandboxes open; returns those."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        if (folder / "run" / "store").exists() and len(stored(folder)) >= count:
-            if found := children(process.pid):
-                return found
+        enough = (folder / "run" / "store").exists() and len(stored(folder)) >= count
+        if enough and (found := children(process.pid)):
+            return found
         time.sleep(0.05)
     raise AssertionError(f"the run did not come so far: {process.poll()}")
 

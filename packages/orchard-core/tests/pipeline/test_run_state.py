@@ -39,7 +39,7 @@ def test_a_folder_of_another_recipe_is_refused_and_left_as_it_was(tmp_path: Path
 @pytest.mark.parametrize("text", ["", "{", '"fingerprint"', "[]", "{}", '{"fingerprint": "f"}'])
 def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
-    with pytest.raises(RunStateError, match="state.json is damaged"):
+    with pytest.raises(RunStateError, match=r"state\.json is damaged"):
         RunState(tmp_path, "f")
 
 
@@ -64,7 +64,7 @@ async def test_what_arrives_during_a_commit_shares_the_next(tmp_path: Path) -> N
         await asyncio.gather(*(writer.add(make_trajectory(f"t{n}")) for n in range(20)))
         assert len(store.inner.query()) == 20
     assert len(store.commits) <= 2
-    assert sorted(sum(store.commits, [])) == sorted(f"t{n}" for n in range(20))
+    assert sorted(name for commit in store.commits for name in commit) == sorted(f"t{n}" for n in range(20))
 
 
 async def test_leaving_commits_what_a_cancelled_caller_left(tmp_path: Path) -> None:
