@@ -17,11 +17,11 @@ from orchard_core.domain import Task
 from orchard_swe.domain import SweDomain
 from orchard_swe.mutation.edits import substitute
 from orchard_swe.teacher import (
-    SHOWN,
     TeacherStyle,
     edit_command,
     fault_exchanges,
     focus_edits,
+    issue_rows,
     make_plan,
     next_command,
     quoted,
@@ -40,10 +40,9 @@ def tasks() -> list[Task]:
     return [*domain.tasks("train", OPTIONS), *domain.tasks("held_out", OPTIONS)]
 
 
-def rows(text: str) -> dict[int, str]:
-    """The numbered lines of an issue."""
-    found = (SHOWN.match(line) for line in text.splitlines()[2:])
-    return {int(row[1]): row[2] for row in found if row}
+def command_of(message: dict[str, Any]) -> str:
+    command: str = json.loads(message["tool_calls"][0]["function"]["arguments"])["command"]
+    return command
 
 
 def edited(command: str, text: str) -> str | None:
@@ -51,7 +50,7 @@ def edited(command: str, text: str) -> str | None:
     words = shlex.split(command.removeprefix("undo && ").removesuffix(" && t"))
     assert words[0] == "sub"
     occurrence = int(words[4]) if len(words) > 4 else 1
-    return substitute(rows(text)[int(words[1])], words[2], words[3], occurrence)
+    return substitute(issue_rows(text)[int(words[1])], words[2], words[3], occurrence)
 
 
 def test_the_right_repair_is_one_row_of_the_issue(tasks: list[Task]) -> None:
@@ -65,7 +64,7 @@ def test_wrong_attempts_apply_and_differ_from_the_right_one(tasks: list[Task]) -
         for edit in focus_edits(task, fault_exchanges(task)):
             changed = edited(edit_command(edit), task.instruction)
             assert changed is not None
-            assert changed != rows(task.instruction)[edit.line]
+            assert changed != issue_rows(task.instruction)[edit.line]
 
 
 def play(task: Task, style: TeacherStyle, seed: int, right_passes: bool = True) -> list[str]:
@@ -126,12 +125,19 @@ def test_practice_repairs_what_it_plants_and_repeats_by_its_seed(tasks: list[Tas
     made = list(islice(domain.practice(train, {"system": "Repair."}, 5), 60))
     assert made == list(islice(domain.practice(train, {"system": "Repair."}, 5), 60))
     assert made != list(islice(domain.practice(train, {"system": "Repair."}, 6), 60))
-    for system, user, answer in made:
+    attempts = set()
+    for system, user, *turns in made:
         assert system == {"role": "system", "content": "Repair."}
-        assert len(rows(user["content"])) <= 4
-        command = json.loads(answer["tool_calls"][0]["function"]["arguments"])["command"]
-        assert command.endswith(" && t")
-        assert edited(command, user["content"]) is not None
+        assert len(issue_rows(user["content"])) <= 4
+        *failed, right = [message for message in turns if message["role"] == "assistant"]
+        assert [message["weight"] for message in failed] == [0] * len(failed)
+        assert "weight" not in right
+        commands = [command_of(message) for message in (*failed, right)]
+        assert all(edited(command, user["content"]) is not None for command in commands)
+        assert [command.startswith("undo && ") for command in commands] == [False, *([True] * len(failed))]
+        assert len(set(commands)) == len(commands)
+        attempts.add(len(failed))
+    assert attempts == {0, 1, 2}
 
 
 def test_practice_shows_training_packages_only(tasks: list[Task]) -> None:

@@ -48,7 +48,9 @@ def request(number: int) -> RolloutRequest:
         harness=ReactHarness(),
         lineage=Lineage("run", "rl", sample=number),
         limits=HarnessLimits(max_turns=2, timeout_s=120),
-        policy=SessionPolicy(SamplingParams(temperature=TEMPERATURE, max_tokens=24, seed=number), max_calls=2),
+        policy=SessionPolicy(
+            SamplingParams(temperature=TEMPERATURE, max_tokens=24, seed=number), max_calls=2
+        ),
     )
 
 

@@ -1,8 +1,8 @@
 """Practice conversations: faults planted in the training packages' source, each with its repair.
 
 They need no tests and no sandbox, so there can be many; they teach a model that starts from nothing
-the language of the issues and of the edit command. Whether a repair works, and how to go on when
-it does not, only real rollouts show.
+the language of the issues and of the edit command, at the first attempt and after failed ones. When
+to stop, and what real tests say, only real rollouts show.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from typing import Any
 
 from orchard_core.domain import Task
 from orchard_swe.instances import Instance, find_instance
-from orchard_swe.mutation import Fault, apply_edit, find_faults
+from orchard_swe.mutation import Fault, LineEdit, apply_edit, find_faults
+from orchard_swe.mutation.edits import substitute
 from orchard_swe.packages import is_test_path
 from orchard_swe.prompt import render_issue
-from orchard_swe.teacher import bash_call, edit_command
+from orchard_swe.teacher import CALL_ID, EXCHANGES, bash_call, edit_command, issue_edits, issue_rows
 
 MIN_ROWS, REACH = 4, 30
 MARK_CHANCE = 0.67
 """How often the faulty line is among the marked ones."""
 
+FAILED_ATTEMPTS = (0, 0, 1, 2)
+"""How many failed attempts come before the repair, each as often."""
+
 
 def practice(tasks: Sequence[Task], system: str, seed: int) -> Iterator[list[dict[str, Any]]]:
-    """Endless conversations of one repair each; none when no fault of the tasks' kinds can be planted.
+    """Endless conversations that end in a repair, after up to two attempts that failed; none when no fault of the tasks' kinds can be planted.
 
     Kinds of faults come as often as among the tasks, and packages equally often within a kind.
     """
@@ -39,11 +43,34 @@ def practice(tasks: Sequence[Task], system: str, seed: int) -> Iterator[list[dic
         packages = places[generator.choice(kinds)]
         path, source, fault = generator.choice(packages[generator.choice(sorted(packages))])
         issue, row = _issue(path, source, fault, headings, max_rows, generator)
+        right = replace(fault.repair, line=row)
+        wrong = [e for e in issue_edits(issue, right.kind in EXCHANGES) if _change(e) != _change(right)]
+        attempts = generator.sample(wrong, min(len(wrong), generator.choice(FAILED_ATTEMPTS)))
         yield [
             {"role": "system", "content": system},
             {"role": "user", "content": issue},
-            bash_call(f"{edit_command(replace(fault.repair, line=row))} && t"),
+            *(message for turn, edit in enumerate(attempts) for message in _failed(issue, edit, turn)),
+            _attempt(right, len(attempts)),
         ]
+
+
+def _change(edit: LineEdit) -> tuple[int, str, str, int]:
+    return edit.line, edit.old, edit.new, edit.occurrence
+
+
+def _attempt(edit: LineEdit, turn: int) -> dict[str, Any]:
+    return bash_call(f"{'undo && ' if turn else ''}{edit_command(edit)} && t")
+
+
+def _failed(issue: str, edit: LineEdit, turn: int) -> list[dict[str, Any]]:
+    """A wrong attempt, which is shown but not to be learnt, and what the tools would answer."""
+    error = issue.split("\n", 1)[0].partition(": ")[2]
+    changed = substitute(issue_rows(issue)[edit.line], edit.old, edit.new, edit.occurrence)
+    answer = f"{edit.line}|{changed}\nFAIL {error}\n(exit 1)"
+    return [
+        {**_attempt(edit, turn), "weight": 0},
+        {"role": "tool", "tool_call_id": CALL_ID, "content": answer},
+    ]
 
 
 Place = tuple[str, str, Fault]

@@ -22,6 +22,7 @@ from orchard_core.engine.protocol import ChatReply, ChatRequest, Message
 from orchard_swe.mutation import LineEdit, candidate_edits
 
 EXCHANGES = frozenset({"variable", "arguments", "return"})
+CALL_ID = "call_0"
 SHOWN = re.compile(r"[* ](\d+)\|(.*)")
 """A row of the issue: mark, number, source."""
 
@@ -121,17 +122,26 @@ def fault_exchanges(task: Task) -> bool:
 
 
 def focus_edits(task: Task, exchange: bool) -> list[LineEdit]:
-    """Every plausible single repair of the rows that the task shows.
+    """Every plausible single repair of the rows that the task shows; see `issue_edits`."""
+    return issue_edits(task.instruction, exchange)
+
+
+def issue_edits(issue: str, exchange: bool) -> list[LineEdit]:
+    """Every plausible single repair of an issue's rows.
 
     `exchange` as in `candidate_edits`: names and arguments are many, and would crowd out the rest.
     """
-    shown = (SHOWN.match(row) for row in task.instruction.splitlines()[2:])
     return [
-        LineEdit(int(row[1]), old, new, 1, "repair")
-        for row in shown
-        if row is not None
-        for old, new in candidate_edits(row[2], exchange=exchange)
+        LineEdit(row, old, new, 1, "repair")
+        for row, text in issue_rows(issue).items()
+        for old, new in candidate_edits(text, exchange=exchange)
     ]
+
+
+def issue_rows(issue: str) -> dict[int, str]:
+    """The source lines that an issue shows, by row."""
+    shown = (SHOWN.match(line) for line in issue.splitlines()[2:])
+    return {int(row[1]): row[2] for row in shown if row is not None}
 
 
 def edit_command(edit: LineEdit) -> str:
@@ -150,7 +160,7 @@ def quoted(text: str) -> str:
 def bash_call(command: str) -> dict[str, Any]:
     """An assistant message that calls the `bash` tool."""
     arguments = orjson.dumps({"command": command}).decode()
-    call = {"id": "call_0", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    call = {"id": CALL_ID, "type": "function", "function": {"name": "bash", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 

@@ -62,7 +62,11 @@ async def run(context: RunContext, stage: PretrainStage) -> Mapping[str, Any]:
 
 
 def render(conversation: Sequence[Message], renderer: Renderer) -> Sample:
-    """A conversation as one sequence, as a rollout of it would have recorded it; answers are masked."""
+    """A conversation as one sequence, as a rollout of it would have recorded it.
+
+    The mask holds the assistant's messages, but not those with the key `weight` 0 (as in the chat
+    fine-tuning format of OpenAI): they are context.
+    """
     first = next(i for i, message in enumerate(conversation) if message["role"] == "assistant")
     ids = list(renderer.render(conversation[:first], [BASH_TOOL]))
     mask = [False] * len(ids)
@@ -70,7 +74,7 @@ def render(conversation: Sequence[Message], renderer: Renderer) -> Sample:
     while at < len(conversation):
         answer = renderer.render_completion(conversation[at])
         ids += answer
-        mask += [True] * len(answer)
+        mask += [conversation[at].get("weight", 1) != 0] * len(answer)
         following = at + 1
         while following < len(conversation) and conversation[following]["role"] != "assistant":
             following += 1
