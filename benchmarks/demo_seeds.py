@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def verdicts(metrics: Mapping[str, Any]) -> dict[str, bool]:
     stages = {stage["name"]: stage for stage in metrics["stages"]}
     found = {
         f"{low} < {high}, intervals apart": stages[low]["ci_high"] < stages[high]["ci_low"]
-        for low, high in zip(RISING, RISING[1:], strict=False)
+        for low, high in pairwise(RISING)
     }
     (paired,) = (c for c in metrics["comparisons"] if c["name"] == "selected")
     return {**found, "selected@4 > pass@1, paired": paired["ci_low"] > 0}
