@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
 import random
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from machine import machine
 from orchard_core.engine.protocol import SamplingParams
 from orchard_core.engine.tiny import make_tiny_model
 from orchard_core.engine.torch_engine import TorchEngine
@@ -141,13 +141,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
+    note = machine()
     with tempfile.TemporaryDirectory() as folder:
         make_tiny_model(folder, corpus())
         figures = asyncio.run(measure(Path(folder), arguments.threads, arguments.repeats))
     report = {
         "concurrency": CONCURRENCY,
         "threads": arguments.threads,
-        "machine": platform.processor() or platform.machine(),
+        "machine": note,
         **figures,
     }
     arguments.out.write_text(json.dumps(report, indent=2) + "\n")

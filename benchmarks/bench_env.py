@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from machine import machine
 from orchard_core.env import Provider, SandboxSpec, open_provider
 
 
@@ -30,25 +29,6 @@ def summary(seconds: Sequence[float]) -> dict[str, float | int]:
         "n": len(seconds),
         "p50_ms": round(percentile(seconds, 0.50) * 1e3, 3),
         "p95_ms": round(percentile(seconds, 0.95) * 1e3, 3),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers were taken on."""
-    model = platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
-        ]
-        model = names[0] if names else model
-    return {
-        "cores": os.cpu_count(),
-        "cpu": model,
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "root": os.geteuid() == 0,
-        "load_1min": round(os.getloadavg()[0], 2),
     }
 
 

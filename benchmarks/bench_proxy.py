@@ -14,19 +14,17 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
-import platform
 import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from machine import machine
 from orchard_core.engine.protocol import Message, SamplingParams, TokenChunk, Tool
 from orchard_core.proxy import RecordingProxy, SessionPolicy
 
@@ -179,16 +177,6 @@ async def benchmark(pipe: Connection, counts: list[int], rounds: int) -> dict[st
                 f"p95 {row['added_p95_ms']:.2f}  p99 {row['added_p99_ms']:.2f} ms; {rows[-1]['calls_per_s']} calls/s"
             )
     return {"direct_call_p50_ms": round(direct * 1e3, 3), "turns": TURNS, "pause_s": PAUSE_S, "results": rows}
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cpus": os.cpu_count(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "load_average": [round(one, 2) for one in os.getloadavg()],
-        "date": datetime.now(UTC).date().isoformat(),
-    }
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench_env import machine
+from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "recipes/demo/full.yaml"
