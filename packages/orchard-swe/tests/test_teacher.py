@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchard_core.domain import Task
+from orchard_core.errors import UsageError
 from orchard_swe.domain import SweDomain
 from orchard_swe.mutation.edits import substitute
 from orchard_swe.teacher import (
@@ -122,9 +123,11 @@ def test_a_quoted_word_reaches_the_command_as_it_is(text: str) -> None:
 def test_practice_repairs_what_it_plants_and_repeats_by_its_seed(tasks: list[Task]) -> None:
     train = [task for task in tasks if task.split == "train"]
     domain = SweDomain()
-    made = list(islice(domain.practice(train, {"system": "Repair."}, 5), 60))
-    assert made == list(islice(domain.practice(train, {"system": "Repair."}, 5), 60))
-    assert made != list(islice(domain.practice(train, {"system": "Repair."}, 6), 60))
+    options = {"system": "Repair.", "failed_attempts": 2}
+    made = list(islice(domain.practice(train, options, 5), 60))
+    assert made == list(islice(domain.practice(train, options, 5), 60))
+    assert made != list(islice(domain.practice(train, options, 6), 60))
+    assert {len(one) for one in islice(domain.practice(train, {}, 5), 60)} == {3}
     attempts = set()
     for system, user, *turns in made:
         assert system == {"role": "system", "content": "Repair."}
@@ -150,3 +153,24 @@ def test_practice_shows_training_packages_only(tasks: list[Task]) -> None:
     assert shown
     assert not shown & held_out
     assert all(re.fullmatch(r"[\w/.]+\.py", path) for path in shown)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"failed_atempts": 1}, "did you mean 'failed_attempts'"),
+        ({"failed_attempts": "two"}, "must be int"),
+        ({"failed_attempts": True}, "must be int"),
+        ({"system": 3}, "must be str"),
+    ],
+)
+def test_wrong_practice_options_are_named(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        SweDomain().practice([], options, 0)
+
+
+def test_wrong_teacher_options_are_named() -> None:
+    with pytest.raises(UsageError, match="did you mean 'haste'"):
+        SweDomain().teacher(lambda _: Task("t", "d", ""), {"hast": 0.1}, 0)
+    with pytest.raises(UsageError, match="must be float"):
+        SweDomain().teacher(lambda _: Task("t", "d", ""), {"haste": "often"}, 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from orchard_core.domain.types import Reward, Split, Task
 from orchard_core.env.errors import SandboxError
@@ -28,6 +28,16 @@ from orchard_swe.worktree import pack_tree
 PATH = f"{TOOLBOX}/bin:{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin"
 SETUP_TIMEOUT_S = 30.0
 CORPUS_COMMANDS = 6
+
+Options = TypeVar("Options", bound="TeacherStyle | PracticeOptions")
+
+
+@dataclass(frozen=True, slots=True)
+class PracticeOptions:
+    """`system` is the harness's system prompt; a repair comes after 0 to `failed_attempts` wrong ones."""
+
+    system: str = ""
+    failed_attempts: int = 0
 
 
 class SweDomain:
@@ -80,21 +90,14 @@ class SweDomain:
         self, task_of: Callable[[str], Task], options: Mapping[str, Any], seed: int
     ) -> ScriptedTeacher:
         """A scripted teacher; `options` are fields of TeacherStyle."""
-        known = {field.name for field in fields(TeacherStyle)}
-        unknown = sorted(set(options) - known)
-        if unknown:
-            near = get_close_matches(unknown[0], sorted(known), 1, cutoff=0.0)
-            raise UsageError(f"the teacher has no option {unknown[0]!r}; did you mean {near[0]!r}?")
-        return ScriptedTeacher(task_of, TeacherStyle(**options), seed)
+        return ScriptedTeacher(task_of, options_from(TeacherStyle, options, "the teacher"), seed)
 
     def practice(
         self, tasks: Sequence[Task], options: Mapping[str, Any], seed: int
     ) -> Iterator[list[dict[str, Any]]]:
-        """See `orchard_swe.practice`; the option is `system`, the system prompt of the harness."""
-        unknown = sorted(set(options) - {"system"})
-        if unknown:
-            raise UsageError(f"practice has no option {unknown[0]!r}, only 'system'")
-        return practice(tasks, str(options.get("system", "")), seed)
+        """See `orchard_swe.practice`; `options` are fields of PracticeOptions."""
+        found = options_from(PracticeOptions, options, "practice")
+        return practice(tasks, found.system, found.failed_attempts, seed)
 
     def corpus(self, tasks: Sequence[Task], seed: int) -> Iterator[str]:
         """Issues, and commands and answers as they occur in conversations about them."""
@@ -168,6 +171,20 @@ def _select(instances: list[Instance], options: Mapping[str, Any]) -> list[Insta
     if limit is not None and int(limit) < 1:
         raise InstanceError(f"limit must be at least 1, not {limit}")
     return instances[: int(limit)] if limit is not None else instances
+
+
+def options_from(kind: type[Options], options: Mapping[str, Any], whose: str) -> Options:
+    """A dataclass of options. Raises UsageError for a name it lacks, naming the nearest, and for a value
+    of another type than the default's."""
+    defaults = {field.name: field.default for field in fields(kind)}
+    for name, value in options.items():
+        if name not in defaults:
+            near = get_close_matches(name, sorted(defaults), 1, cutoff=0.0)
+            raise UsageError(f"{whose} has no option {name!r}; did you mean {near[0]!r}?")
+        wanted = type(defaults[name])
+        if not isinstance(value, (int, float) if wanted is float else wanted) or isinstance(value, bool):
+            raise UsageError(f"option {name!r} of {whose} must be {wanted.__name__}, not {value!r}")
+    return kind(**options)
 
 
 @lru_cache(maxsize=256)

@@ -24,12 +24,11 @@ MIN_ROWS, REACH = 4, 30
 MARK_CHANCE = 0.67
 """How often the faulty line is among the marked ones."""
 
-FAILED_ATTEMPTS = (0, 0, 1, 2)
-"""How many failed attempts come before the repair, each as often."""
 
-
-def practice(tasks: Sequence[Task], system: str, seed: int) -> Iterator[list[dict[str, Any]]]:
-    """Endless conversations that end in a repair, after up to two attempts that failed; none when no fault of the tasks' kinds can be planted.
+def practice(
+    tasks: Sequence[Task], system: str, failed_attempts: int, seed: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Endless conversations that end in a repair, after 0 to `failed_attempts` wrong ones; none when no fault of the tasks' kinds can be planted.
 
     Kinds of faults come as often as among the tasks, and packages equally often within a kind.
     """
@@ -45,7 +44,7 @@ def practice(tasks: Sequence[Task], system: str, seed: int) -> Iterator[list[dic
         issue, row = _issue(path, source, fault, headings, max_rows, generator)
         right = replace(fault.repair, line=row)
         wrong = [e for e in issue_edits(issue, right.kind in EXCHANGES) if _change(e) != _change(right)]
-        attempts = generator.sample(wrong, min(len(wrong), generator.choice(FAILED_ATTEMPTS)))
+        attempts = generator.sample(wrong, min(len(wrong), generator.randint(0, failed_attempts)))
         yield [
             {"role": "system", "content": system},
             {"role": "user", "content": issue},
