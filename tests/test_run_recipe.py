@@ -110,7 +110,8 @@ def test_a_run_leaves_metrics_models_and_a_report(finished: Path) -> None:
     curves = [
         json.loads(line) for line in (run / "metrics" / "rl" / "metrics.jsonl").read_text().splitlines()
     ]
-    assert len(curves) == 2
+    assert [line["step"] for line in curves] == [1, 2]
+    assert metrics["details"]["rl"]["sampled_tokens"] == sum(line["sampled_tokens"] for line in curves)
     assert {path.name for path in (run / "models").iterdir()} >= {"base", "practice", "sft", "rl", "value"}
     page = (run / "report.html").read_text()
     assert "data:image/png;base64," in page

@@ -102,7 +102,7 @@ def cost_table(details: Mapping[str, Mapping[str, Any]]) -> str:
             [
                 name,
                 f"{detail['seconds']:.0f}",
-                str(detail.get("rollouts", "")),
+                f"{detail['rollouts']:,}" if "rollouts" in detail else "",
                 "" if tokens is None else f"{tokens:,}",
             ]
         )

@@ -91,8 +91,7 @@ async def run(context: RunContext, stage: RlStage) -> Mapping[str, Any]:
     folder = context.checkpoint_folder(stage.name)
     backend = await context.in_training_thread(open_backend, context, stage)
     reference = await context.in_training_thread(open_reference, context, stage)
-    begin = resume(backend, folder)
-    totals = {"rollouts": 0.0, "trained_rollouts": 0.0}
+    begin, totals = resume(backend, folder)
     with (
         context.progress.track(stage.name, stage.steps) as bar,
         context.metrics(stage.name, begin or None) as metrics,
@@ -103,10 +102,11 @@ async def run(context: RunContext, stage: RlStage) -> Mapping[str, Any]:
             groups = await collect_groups(context, stage, step, tasks)
             report = await context.in_training_thread(train_on, backend, groups, stage, reference)
             figures = group_figures(groups)
-            totals["rollouts"] += figures["rollouts"]
-            totals["trained_rollouts"] += report.get("rollouts", 0.0)
+            totals["rollouts"] += int(figures["rollouts"])
+            totals["sampled_tokens"] += int(figures["sampled_tokens"])
+            totals["trained_rollouts"] += int(report.get("rollouts", 0))
             metrics.log(step + 1, {**report, **figures})
-            backend.save_checkpoint(step_folder(folder, step + 1), {"step": step + 1})
+            backend.save_checkpoint(step_folder(folder, step + 1), {"step": step + 1, "totals": totals})
             keep_newest(folder, 2)
             bar.advance()
     backend.export_hf(context.model_folder(stage.name))
@@ -122,11 +122,16 @@ def open_reference(context: RunContext, stage: RlStage) -> Reference | None:
     return open_backend(context, stage).logprobs if stage.kl else None
 
 
-def resume(backend: TorchBackend, folder: Path) -> int:
-    """Load the newest checkpoint; the number of steps that are done. A step without a trainable
-    group takes no optimiser step, so the count is kept beside the backend's own."""
+def resume(backend: TorchBackend, folder: Path) -> tuple[int, dict[str, int]]:
+    """Load the newest checkpoint; the number of steps that are done, and what they came to.
+
+    A step without a trainable group takes no optimiser step, so the count is kept beside the backend's own.
+    """
     found = step_folders(folder)
-    return int(backend.load_checkpoint(found[-1])["step"]) if found else 0
+    if not found:
+        return 0, {"rollouts": 0, "sampled_tokens": 0, "trained_rollouts": 0}
+    extra = backend.load_checkpoint(found[-1])
+    return int(extra["step"]), dict(extra["totals"])
 
 
 def train_on(
@@ -159,6 +164,7 @@ def group_figures(groups: Sequence[RolloutGroup]) -> dict[str, float]:
         "groups_trained": sum(group.dropped is None for group in groups),
         "success": sum(value > 0 for value in rewards) / max(1, len(rewards)),
         "early_stopped": sum(group.early_stopped for group in groups) / max(1, len(groups)),
+        "sampled_tokens": sum(int(c.completion_ids.size) for t in everything for c in t.calls),
         "turns": sum(len(t.calls) for t in everything) / max(1, len(everything)),
         "aborted": sum(t.outcome.status == "aborted" for t in everything),
         "weight_version": max((c.weight_version for t in everything for c in t.calls), default=0),
