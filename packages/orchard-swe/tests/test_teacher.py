@@ -46,6 +46,10 @@ def command_of(message: dict[str, Any]) -> str:
     return command
 
 
+def command_row(command: str) -> str:
+    return shlex.split(command.removeprefix("undo && "))[1]
+
+
 def edited(command: str, text: str) -> str | None:
     """What `sub` of a command makes of its line of an issue; None if it does not apply."""
     words = shlex.split(command.removeprefix("undo && ").removesuffix(" && t"))
@@ -128,7 +132,7 @@ def test_practice_repairs_what_it_plants_and_repeats_by_its_seed(tasks: list[Tas
     assert made == list(islice(domain.practice(train, options, 5), 60))
     assert made != list(islice(domain.practice(train, options, 6), 60))
     assert {len(one) for one in islice(domain.practice(train, {}, 5), 60)} == {3}
-    attempts = set()
+    attempts, kinds = set(), set()
     for system, user, *turns in made:
         assert system == {"role": "system", "content": "Repair."}
         assert len(issue_rows(user["content"])) <= 4
@@ -136,11 +140,19 @@ def test_practice_repairs_what_it_plants_and_repeats_by_its_seed(tasks: list[Tas
         assert [message["weight"] for message in failed] == [0] * len(failed)
         assert "weight" not in right
         commands = [command_of(message) for message in (*failed, right)]
-        assert all(edited(command, user["content"]) is not None for command in commands)
+        answers = [message["content"] for message in turns if message["role"] == "tool"]
+        assert edited(commands[-1], user["content"]) is not None
+        for command, answer in zip(commands, answers, strict=False):
+            changed = edited(command, user["content"])
+            kinds.add(changed is None)
+            assert answer.startswith(
+                "not on row" if changed is None else f"{command_row(command)}|{changed}\n"
+            )
         assert [command.startswith("undo && ") for command in commands] == [False, *([True] * len(failed))]
         assert len(set(commands)) == len(commands)
         attempts.add(len(failed))
     assert attempts == {0, 1, 2}
+    assert kinds == {True, False}
 
 
 def test_practice_shows_training_packages_only(tasks: list[Task]) -> None:

@@ -16,11 +16,18 @@ from orchard_core.domain import Task
 from orchard_swe.instances import Instance, find_instance
 from orchard_swe.mutation import Fault, LineEdit, apply_edit, find_faults
 from orchard_swe.mutation.edits import substitute
+from orchard_swe.mutation.tables import ARITHMETIC, AUGMENTED, BOOLEAN, COMPARISONS, JUMPS, WORDS
 from orchard_swe.packages import is_test_path
 from orchard_swe.prompt import render_issue
 from orchard_swe.teacher import CALL_ID, EXCHANGES, bash_call, edit_command, issue_edits, issue_rows
 
 MIN_ROWS, REACH = 4, 30
+TABLE_CHANGES = [
+    (old, new)
+    for table in (COMPARISONS, ARITHMETIC, AUGMENTED, BOOLEAN, WORDS, JUMPS)
+    for old, news in table.items()
+    for new in news
+]
 MARK_CHANCE = 0.67
 """How often the faulty line is among the marked ones."""
 
@@ -43,14 +50,32 @@ def practice(
         path, source, fault = generator.choice(packages[generator.choice(sorted(packages))])
         issue, row = _issue(path, source, fault, headings, max_rows, generator)
         right = replace(fault.repair, line=row)
-        wrong = [e for e in issue_edits(issue, right.kind in EXCHANGES) if _change(e) != _change(right)]
-        attempts = generator.sample(wrong, min(len(wrong), generator.randint(0, failed_attempts)))
+        count = generator.randint(0, failed_attempts)
+        attempts = _wrong(issue, right, count, generator) if count else []
         yield [
             {"role": "system", "content": system},
             {"role": "user", "content": issue},
             *(message for turn, edit in enumerate(attempts) for message in _failed(issue, edit, turn)),
             _attempt(right, len(attempts)),
         ]
+
+
+def _wrong(issue: str, right: LineEdit, count: int, generator: random.Random) -> list[LineEdit]:
+    """Distinct wrong attempts: plausible repairs, and as often ones whose old text is not on their row."""
+    plausible = [e for e in issue_edits(issue, right.kind in EXCHANGES) if _change(e) != _change(right)]
+    rows = issue_rows(issue)
+    changes = [(edit.old, edit.new) for edit in plausible] + [generator.choice(TABLE_CHANGES) for _ in rows]
+    misplaced = [
+        LineEdit(row, old, new, 1, "repair")
+        for row, text in rows.items()
+        for old, new in changes
+        if old not in text
+    ]
+    generator.shuffle(plausible)
+    generator.shuffle(misplaced)
+    kinds = [plausible, misplaced]
+    drawn = [kind.pop() for _ in range(count) if (kind := generator.choice(kinds))]
+    return list({_change(edit): edit for edit in drawn}.values())
 
 
 def _change(edit: LineEdit) -> tuple[int, str, str, int]:
@@ -65,7 +90,8 @@ def _failed(issue: str, edit: LineEdit, turn: int) -> list[dict[str, Any]]:
     """A wrong attempt, which is shown but not to be learnt, and what the tools would answer."""
     error = issue.split("\n", 1)[0].partition(": ")[2]
     changed = substitute(issue_rows(issue)[edit.line], edit.old, edit.new, edit.occurrence)
-    answer = f"{edit.line}|{changed}\nFAIL {error}\n(exit 1)"
+    done = f"{edit.line}|{changed}\nFAIL {error}" if changed else f"not on row {edit.line}: {edit.old}"
+    answer = f"{done}\n(exit 1)"
     return [
         {**_attempt(edit, turn), "weight": 0},
         {"role": "tool", "tool_call_id": CALL_ID, "content": answer},
