@@ -221,8 +221,9 @@ async def test_missing_weights_are_refused(engine: TorchEngine, tiny_folder: Pat
 
 
 async def test_a_closed_engine_fails_its_requests(tiny_folder: Path) -> None:
-    engine = TorchEngine.load(tiny_folder, max_batch=1, max_context=512, stream_interval=1)
-    stream = engine.stream([5], SamplingParams(max_tokens=400, seed=1, stop_token_ids=()))
+    engine = TorchEngine.load(tiny_folder, max_batch=1, max_context=8192, stream_interval=1)
+    # Greedy, so that no stop token is drawn by chance, and long enough to be under way at the close.
+    stream = engine.stream([5], SamplingParams(temperature=0, max_tokens=8000))
     assert (await anext(stream)).finish_reason is None
     await engine.close()
     with pytest.raises(EngineError):
