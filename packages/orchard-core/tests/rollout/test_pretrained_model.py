@@ -55,7 +55,6 @@ def request(number: int) -> RolloutRequest:
 
 
 async def test_it_is_recorded_and_takes_a_training_step(tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
     folder = smollm2_folder(tmp_path / "models")
     engine = TorchEngine.load(folder, max_batch=2, max_context=1024, threads=2)
     store = TrajectoryStore(tmp_path / "store")

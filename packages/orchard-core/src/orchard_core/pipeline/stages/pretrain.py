@@ -14,9 +14,10 @@ from orchard_core.harness.style import BASH_TOOL
 from orchard_core.pipeline.capabilities import HasPractice
 from orchard_core.pipeline.context import RunContext
 from orchard_core.pipeline.seeds import derive_seed
+from orchard_core.pipeline.stages.supervised import fit
 from orchard_core.recipe import PretrainStage
 from orchard_core.train.algorithms.next_token import next_token
-from orchard_core.train.loops import SftConfig, last_checkpoint_step, run_sft, sft_steps
+from orchard_core.train.loops import SftConfig
 from orchard_core.trajectory.types import Sample
 
 
@@ -33,27 +34,7 @@ async def run(context: RunContext, stage: PretrainStage) -> Mapping[str, Any]:
     config = SftConfig(
         epochs=1, batch_samples=stage.batch_samples, seed=seed, checkpoint_every=200, keep_checkpoints=1
     )
-    steps = sft_steps(len(samples), config)
-    folder = context.checkpoint_folder(stage.name)
-    with (
-        context.progress.track(stage.name, steps) as bar,
-        context.metrics(stage.name, last_checkpoint_step(folder)) as metrics,
-    ):
-
-        def train() -> None:
-            backend = context.backend(stage.name, stage.init, stage.optimizer, steps)
-            run_sft(
-                backend,
-                samples,
-                config,
-                metrics,
-                on_progress=lambda done, total, _: bar.update(done, total),
-                checkpoint_dir=folder,
-                weigh=lambda batch: next_token(batch, stage.prompt_weight),
-            )
-            backend.export_hf(context.model_folder(stage.name))
-
-        await context.in_training_thread(train)
+    steps = await fit(context, stage, samples, config, lambda batch: next_token(batch, stage.prompt_weight))
     return {
         "samples": len(samples),
         "steps": steps,

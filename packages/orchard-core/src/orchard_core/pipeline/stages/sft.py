@@ -9,8 +9,9 @@ from typing import Any
 from orchard_core.errors import UsageError
 from orchard_core.pipeline.context import RunContext
 from orchard_core.pipeline.seeds import derive_seed
+from orchard_core.pipeline.stages.supervised import fit
 from orchard_core.recipe import SftStage
-from orchard_core.train.loops import SftConfig, last_checkpoint_step, run_sft, sft_steps
+from orchard_core.train.loops import SftConfig
 from orchard_core.trajectory.samples import build_samples
 
 
@@ -27,26 +28,7 @@ async def run(context: RunContext, stage: SftStage) -> Mapping[str, Any]:
         batch_samples=stage.batch_samples,
         seed=derive_seed(context.recipe.seed, stage.name, "order"),
     )
-    steps = sft_steps(len(samples), config)
-    folder = context.checkpoint_folder(stage.name)
-    with (
-        context.progress.track(stage.name, steps) as bar,
-        context.metrics(stage.name, last_checkpoint_step(folder)) as metrics,
-    ):
-
-        def train() -> None:
-            backend = context.backend(stage.name, stage.init, stage.optimizer, steps)
-            run_sft(
-                backend,
-                samples,
-                config,
-                metrics,
-                on_progress=lambda done, total, _: bar.update(done, total),
-                checkpoint_dir=folder,
-            )
-            backend.export_hf(context.model_folder(stage.name))
-
-        await context.in_training_thread(train)
+    steps = await fit(context, stage, samples, config)
     return {
         "trajectories": len(usable),
         "samples": len(samples),
