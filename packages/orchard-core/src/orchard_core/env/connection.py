@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchard_core.env.errors import (
+    ConnectionLostError,
     ExecConflictError,
     SandboxError,
     SandboxFileError,
@@ -132,6 +133,7 @@ class Connection(asyncio.Protocol):
         self.hello: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self.lost = asyncio.Event()
         self.reason = "sandboxd ended"
+        self.farewell: str | None = None  # why the sandbox ended, if it said so
         self._on_connect = on_connect
         self._parser = wire.FrameParser()
         self._streams: dict[int, ClientStream] = {}
@@ -169,15 +171,17 @@ class Connection(asyncio.Protocol):
         await self._writable.wait()
 
     def check(self) -> None:
-        """Raise SandboxGoneError if the connection is lost."""
+        """Raise SandboxGoneError if the sandbox ended, ConnectionLostError if only the connection is lost."""
+        if self.farewell is not None:
+            raise SandboxGoneError(f"the sandbox is gone: {self.farewell}")
         if self.lost.is_set():
-            raise SandboxGoneError(f"the sandbox is gone: {self.reason}")
+            raise ConnectionLostError(f"the sandbox is gone: {self.reason}")
 
     def forget(self, number: int) -> None:
         self._streams.pop(number, None)
 
     def shut(self, reason: str) -> None:
-        """Close from this side; every pending call gets SandboxGoneError with `reason`."""
+        """Close from this side; every pending call gets ConnectionLostError with `reason`."""
         if not self.lost.is_set():
             self.reason = reason
             self._lose()
@@ -219,7 +223,8 @@ class Connection(asyncio.Protocol):
             if not self.hello.done():
                 self.hello.set_result(wire.unpack(payload))
         elif kind == wire.BYE:
-            self.shut("it reached its time limit (ttl_s)")
+            self.farewell = "it reached its time limit (ttl_s)"
+            self.shut(self.farewell)
         elif kind == wire.OPEN:
             self._accept(number, wire.unpack(payload))
         else:

@@ -19,6 +19,18 @@ class SandboxGoneError(SandboxError):
     """The sandbox ended (closed, killed, out of time) while it was needed."""
 
 
+class ConnectionLostError(SandboxGoneError):
+    """The connection to the sandbox broke; whether the sandbox still exists is the provider's to say."""
+
+
+class SandboxUnreachableError(SandboxError):
+    """The sandbox does not answer at present; another try may help."""
+
+
+class SandboxIdentityError(SandboxError):
+    """What answers at the sandbox's address is another sandbox, or does not share its key."""
+
+
 class SandboxFileError(UsageError):
     """A path in the sandbox is missing, of the wrong kind, or not permitted."""
 

@@ -23,6 +23,11 @@ class Tunnels:
         self._targets: dict[int, tuple[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The sandbox's ports that have a target."""
+        return tuple(self._targets)
+
     def add(self, port: int, target: tuple[str, int]) -> None:
         if not 0 < port < 65536:
             raise UsageError(f"{port} is no port number (1 to 65535)")

@@ -13,7 +13,7 @@ from .output import Capture, Pump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .loop import Loop, Timer
@@ -48,6 +48,9 @@ class Watcher(Handler):
     def on_reset(self) -> None:
         self.command.leave(self)
 
+    def on_lost(self) -> None:
+        self.command.lose(self)
+
 
 class Command:
     """One command from its start to its kept result."""
@@ -56,6 +59,8 @@ class Command:
         self.id: str = request["id"]
         self.identity = (request["argv"], request["env"], request["cwd"])
         self.keep: bool = request["keep"]
+        # On behalf of a client that connects again when it has lost us, and then asks for the same id.
+        self.linger: bool = request.get("linger", False)
         self.feeder: Watcher | None = None
         self.result: dict[str, Any] | None = None
         self.outputs = (b"", b"")
@@ -72,6 +77,7 @@ class Command:
         self._stdin_ended = False
         self._timer: Timer | None = None
         self._timed_out = False
+        self._input_lost = False
         self._started = time.monotonic()
         self._command_pid = 0
 
@@ -105,10 +111,14 @@ class Command:
         if timeout is not None:
             self._timer = self._loop.after(timeout, self._on_timeout)
 
-    def attach(self, stream: Stream, live: bool) -> Watcher:
+    def attach(self, stream: Stream, live: bool, seen: Sequence[int] = (0, 0)) -> Watcher:
+        """Add a watcher. A live one gets what is kept of the output after its first `seen` bytes, then the rest."""
         watcher = Watcher(self, stream, live)
         stream.handler = watcher
         self._watchers.append(watcher)
+        if live:
+            for index, capture in enumerate(self._captures):
+                watcher.pump.put(wire.CH_LIVE_STDOUT + index, capture.since(seen[index]))
         if self.result is not None:
             self._answer(watcher)
         return watcher
@@ -123,6 +133,18 @@ class Command:
         if not self._watchers and not self.keep and self.result is None:
             self._on_timeout()
         else:
+            self.update_reading()
+
+    def lose(self, watcher: Watcher) -> None:
+        """A client's connection broke. If it may come back, its command runs on."""
+        if not self.linger and not self.keep:
+            self.leave(watcher)
+        elif watcher in self._watchers:
+            self._watchers.remove(watcher)
+            if watcher is self.feeder and self._stdin >= 0 and not self._stdin_ended:
+                # Half an input must not pass for a whole one.
+                self._input_lost = True
+                self._on_timeout()
             self.update_reading()
 
     # -- stdin
@@ -277,6 +299,11 @@ class Command:
     def _answer(self, watcher: Watcher) -> None:
         assert self.result is not None
         self._watchers.remove(watcher)
+        if self._input_lost:
+            watcher.stream.error(
+                "sandbox", "the connection broke before all of the command's input had come; it was killed"
+            )
+            return
         watcher.live = False
         watcher.pump.put(wire.CH_STDOUT, self.outputs[0])
         watcher.pump.put(wire.CH_STDERR, self.outputs[1])
@@ -303,12 +330,14 @@ class ExecTable:
 
     def open(self, stream: Stream, request: dict[str, Any]) -> None:
         """Serve one exec request: start it, attach to it, or refuse it."""
+        for done in request.get("done", ()):
+            self._forget(done)
         command = self._commands.get(request["id"])
         if command is not None:
             if command.identity != (request["argv"], request["env"], request["cwd"]):
                 stream.error("conflict", f"exec id {command.id!r} was used for a different command")
                 return
-            command.attach(stream, request["live"])
+            command.attach(stream, request["live"], request.get("seen", (0, 0)))
             return
         cwd = os.path.join(self._workdir, request["cwd"] or "")
         if not os.path.isdir(cwd):
@@ -325,8 +354,16 @@ class ExecTable:
         self._commands[command.id] = command
         command.feeder = command.attach(stream, request["live"])
 
+    def _forget(self, name: str) -> None:
+        """The client has this lingering command's result."""
+        command = self._commands.get(name)
+        if command is not None and command.linger and command.result is not None:
+            del self._commands[name]
+            if command in self._finished:
+                self._finished.remove(command)
+
     def finished(self, command: Command) -> None:
-        if not command.keep:
+        if not (command.keep or command.linger):
             del self._commands[command.id]
             return
         self._finished.append(command)

@@ -1,4 +1,4 @@
-"""The daemon's entry: set up the process, then serve one connection until it closes."""
+"""The daemon's entry. Told by ORCHARD_LISTEN to listen, it does; else it serves the one socket on stdin."""
 
 from __future__ import annotations
 
@@ -7,82 +7,28 @@ import os
 import resource
 import sys
 
-from . import files, process, trees, tunnel, wire
-from .execs import ExecTable
+from . import process, wire
 from .loop import READ, Loop
-from .mux import Connection, Gone, Stream
-from .reaper import Reaper
+from .server import Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-class Server:
-    """Hands each request of the client to what serves it."""
-
-    def __init__(self, sock: socket.socket, config: dict[str, Any], client: int) -> None:
-        self._loop = Loop()
-        self._workdir: str = config["workdir"]
-        self._reaper = Reaper(self._loop)
-        self._execs = ExecTable(self._loop, self._reaper, config["env"], self._workdir)
-        self._connection = Connection(self._loop, sock, self._on_open)
-        self._loop.after(config["ttl_s"], self._on_ttl)
-        if client >= 0:
-            self._loop.watch(client, READ, lambda _events: self._loop.stop())
-
-    def serve(self) -> None:
-        """Serve until the client is gone or the time is up."""
-        hello = {"version": wire.VERSION, "python": list(sys.version_info[:3])}
-        try:
-            self._connection.start()
-            self._connection.send(wire.HELLO, 0, wire.pack(hello))
-            self._loop.run()
-        except Gone:
-            return
-
-    def _on_ttl(self) -> None:
-        self._connection.send(wire.BYE, 0, wire.pack({"reason": "ttl"}))
-        self._connection.drain()
-        self._loop.stop()
-
-    def _on_open(self, stream: Stream, request: dict[str, Any]) -> None:
-        path = os.path.join(self._workdir, request.get("path") or "")
-        try:
-            self._start(stream, request, path)
-        except OSError as error:
-            stream.error(*files.describe(error, path))
-
-    def _start(self, stream: Stream, request: dict[str, Any], path: str) -> None:
-        op = request["op"]
-        if op == "exec":
-            self._execs.open(stream, request)
-        elif op == "read":
-            files.ReadFile(stream, path)
-        elif op == "write":
-            files.WriteFile(stream, path, request["mode"])
-        elif op == "list":
-            files.list_files(stream, path)
-        elif op == "upload":
-            trees.TreeJob(self._loop, self._reaper, stream, lambda: trees.extract(path), path, upload=True)
-        elif op == "download":
-            trees.TreeJob(self._loop, self._reaper, stream, lambda: trees.archive(path), path, upload=False)
-        elif op == "listen":
-            self._listen(stream, request["port"])
-        else:
-            stream.error("usage", f"sandboxd does not know the operation {op!r}")
-
-    def _listen(self, stream: Stream, port: int) -> None:
-        try:
-            bound = tunnel.listen(self._loop, self._connection, port)
-        except OSError as error:
-            stream.error("usage", tunnel.loopback_port_error(error, port))
-            return
-        stream.result({"port": bound})
-
-
 def main() -> None:
-    """Serve the socket on stdin. The first frame must be CONFIG.
+    """Serve until the sandbox's end; never returns."""
+    if os.environ.get("ORCHARD_LISTEN"):
+        from . import listening  # what it imports would only slow the other way's start
+
+        listening.main()
+    else:
+        serve_inherited()
+    os._exit(0)
+
+
+def serve_inherited() -> None:
+    """Serve the socket on stdin until its client is gone. The first frame must be CONFIG.
 
     The argument, if any, is an inherited pidfd of the client's process. The daemon ends with that
     process even if another one, such as a forked worker, still holds the client's end of the socket.
@@ -105,8 +51,11 @@ def main() -> None:
     os.umask(0o022)
     os.chdir("/")
     sock.setblocking(False)
-    Server(sock, config, client).serve()
-    os._exit(0)
+    loop = Loop()
+    if client >= 0:
+        loop.watch(client, READ, lambda _events: loop.stop())
+    Server(loop, config).take(sock, loop.stop)
+    loop.run()
 
 
 def read_config(sock: socket.socket) -> dict[str, Any]:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from .loop import Loop
 
 
-class Gone(Exception):
-    """The client is gone."""
-
-
 class Handler:
     """What serves one stream; subclasses override what they need."""
 
@@ -32,6 +28,10 @@ class Handler:
 
     def on_reset(self) -> None:
         """The client has lost interest; the stream is closed already."""
+
+    def on_lost(self) -> None:
+        """The connection broke; the stream is closed already."""
+        self.on_reset()
 
 
 class Stream:
@@ -83,13 +83,25 @@ class Stream:
 
 
 class Connection:
-    """Frames in and out of one non-blocking socket."""
+    """Frames in and out of one non-blocking socket.
 
-    def __init__(self, loop: Loop, sock: Socket, on_open: Callable[[Stream, dict[str, Any]], None]) -> None:
+    `on_open(stream, request)` serves what the client begins. When the client is gone or breaks the
+    protocol, every stream's handler is reset, the socket is closed and `on_gone(connection)` is called.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: Socket,
+        on_open: Callable[[Stream, dict[str, Any]], None],
+        on_gone: Callable[[Connection], None],
+    ) -> None:
         self.streams: dict[int, Stream] = {}
+        self.gone = False
         self._loop = loop
         self._sock = sock
         self._on_open = on_open
+        self._on_gone = on_gone
         self._parser = wire.FrameParser()
         self._out = bytearray()
         self._next = 2
@@ -107,13 +119,28 @@ class Connection:
         return stream
 
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-        self._out += wire.frame(kind, stream, payload)
-        self._flush()
+        """Queue a frame and send what the socket takes. To a client that is gone, nothing."""
+        if not self.gone:
+            self._out += wire.frame(kind, stream, payload)
+            self._flush()
 
     def drain(self) -> None:
-        """Send all that is queued, blocking."""
-        self._sock.setblocking(True)
-        self._sock.sendall(self._out)
+        """Send all that is queued, waiting at most a second for a client that does not read."""
+        if self.gone:
+            return
+        try:
+            self._sock.settimeout(1.0)
+            self._sock.sendall(self._out)
+        except OSError:
+            self._lose()
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came in."""
+        try:
+            for kind, number, payload in self._parser.feed(data):
+                self._dispatch(kind, number, payload)
+        except wire.WireError:
+            self._lose()
 
     def _flush(self) -> None:
         try:
@@ -121,8 +148,9 @@ class Connection:
                 del self._out[: self._sock.send(self._out)]
         except BlockingIOError:
             pass
-        except OSError as error:
-            raise Gone from error
+        except OSError:
+            self._lose()
+            return
         if self._writing != bool(self._out):
             self._writing = bool(self._out)
             self._loop.watch(self._sock.fileno(), READ | (WRITE if self._writing else 0), self._on_ready)
@@ -130,25 +158,45 @@ class Connection:
     def _on_ready(self, events: int) -> None:
         if events & WRITE:
             self._flush()
-        if events & ~WRITE:
+        if events & ~WRITE and not self.gone:
             try:
                 data = self._sock.recv(1 << 18)
             except BlockingIOError:
                 return
-            except OSError as error:
-                raise Gone from error
-            if not data:
-                raise Gone
-            for kind, number, payload in self._parser.feed(data):
-                self._dispatch(kind, number, payload)
+            except OSError:
+                data = b""
+            if data:
+                self.feed(data)
+            else:
+                self._lose()
+
+    def _lose(self) -> None:
+        """Mark the client as gone; what follows from it waits until the present callback is done."""
+        if not self.gone:
+            self.gone = True
+            self._loop.unwatch(self._sock.fileno())
+            self._loop.after(0, self._close)
+
+    def _close(self) -> None:
+        self._sock.close()
+        streams, self.streams = list(self.streams.values()), {}
+        for stream in streams:
+            stream.handler.on_lost()
+        self._on_gone(self)
 
     def _dispatch(self, kind: int, number: int, payload: bytes) -> None:
         if kind == wire.OPEN:
+            if number % 2 == 0 or number in self.streams:
+                raise wire.WireError("bad stream number")
             stream = self.streams[number] = Stream(self, number)
-            self._on_open(stream, wire.unpack(payload))
+            request = wire.unpack(payload)
+            if not isinstance(request, dict):
+                raise wire.WireError("a request is no dict")
+            self._on_open(stream, request)
             return
         if kind == wire.BYE:
-            raise Gone
+            self._lose()
+            return
         found = self.streams.get(number)
         if found is None:
             return  # it was closed here while this frame was on its way
@@ -157,10 +205,17 @@ class Connection:
         elif kind == wire.END:
             found.handler.on_end()
         elif kind == wire.CREDIT:
-            found.credit += wire.unpack(payload)
+            found.credit += _count(payload)
             found.handler.on_credit()
         elif kind == wire.RESET:
             found.close()
             found.handler.on_reset()
         else:
             raise wire.WireError(f"unexpected frame type {kind}")
+
+
+def _count(payload: bytes) -> int:
+    count = wire.unpack(payload)
+    if not isinstance(count, int) or count < 0:
+        raise wire.WireError("bad credit")
+    return count

@@ -38,6 +38,13 @@ class Capture:
         kept = bytes(self._head + self._tail)
         return kept, self.total - len(kept)
 
+    def since(self, offset: int) -> bytes:
+        """What is kept of the bytes from `offset` on."""
+        start = self.total - len(self._tail)
+        if offset >= start:
+            return bytes(self._tail[offset - start :])
+        return bytes(self._head[offset:] + self._tail)
+
     def _trim(self) -> None:
         excess = len(self._tail) - self._tail_limit
         if excess > 0:

@@ -15,24 +15,57 @@ if TYPE_CHECKING:
     from .mux import Connection
 
 
-def listen(loop: Loop, connection: Connection, port: int) -> int:
-    """Listen on 127.0.0.1:`port` (0: any) for as long as the daemon lives; returns the port."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", port))
-    sock.listen(128)
-    sock.setblocking(False)
-    bound: int = sock.getsockname()[1]
+class Listeners:
+    """The ports that are listened on, and the connection that carries what comes in through each."""
 
-    def on_ready(_events: int) -> None:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._carriers: dict[int, Connection] = {}
+
+    def open(self, stream: Stream, port: int) -> None:
+        """Listen on 127.0.0.1:`port` (0: any) for as long as the daemon lives.
+
+        A port whose client has gone may be taken over by another connection.
+        """
+        carrier = self._carriers.get(port)
+        if carrier is not None and not carrier.gone:
+            stream.error("usage", f"port {port} of the sandbox already has a tunnel")
+            return
         try:
-            fd, _address = sock._accept()  # type: ignore[attr-defined]
+            bound = port if carrier is not None else self._listen(port)
+        except OSError as error:
+            stream.error(
+                "usage", f"port {port} in the sandbox can't be listened on: {os.strerror(error.errno or 0)}"
+            )
+            return
+        self._carriers[bound] = stream.connection
+        stream.result({"port": bound})
+
+    def _listen(self, port: int) -> int:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            sock.listen(128)
+        except OSError:
+            sock.close()
+            raise
+        sock.setblocking(False)
+        bound: int = sock.getsockname()[1]
+        self._loop.watch(sock.fileno(), READ, lambda _events: self._accept(sock, bound))
+        return bound
+
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        try:
+            fd, _address = listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return  # the peer has already gone, or there are no descriptors left; it may try again
-        Carrier(loop, connection.open({"op": "connect", "port": bound}), socket.socket(fileno=fd))
-
-    loop.watch(sock.fileno(), READ, on_ready)
-    return bound
+        sock = socket.socket(fileno=fd)
+        connection = self._carriers[port]
+        if connection.gone:
+            sock.close()  # until its client is back, as if nobody listened
+        else:
+            Carrier(self._loop, connection.open({"op": "connect", "port": port}), sock)
 
 
 class Carrier(Handler):
@@ -135,8 +168,3 @@ class Carrier(Handler):
         self._loop.unwatch(self._fd)
         self._sock.close()
         self._fd = -1
-
-
-def loopback_port_error(error: OSError, port: int) -> str:
-    """Why a port could not be listened on."""
-    return f"port {port} in the sandbox can't be listened on: {os.strerror(error.errno or 0)}"

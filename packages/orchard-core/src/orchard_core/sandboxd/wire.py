@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-VERSION = 1
+VERSION = 2
 
 HEADER = struct.Struct("!BII")
 MAX_PAYLOAD = 1 << 20
@@ -23,7 +23,7 @@ CHUNK = 1 << 16
 INITIAL_CREDIT = 1 << 18
 CREDIT_STEP = 1 << 16
 
-CONFIG, HELLO, OPEN, DATA, END, RESULT, ERROR, CREDIT, RESET, BYE = range(1, 11)
+CONFIG, HELLO, OPEN, DATA, END, RESULT, ERROR, CREDIT, RESET, BYE, AUTH = range(1, 12)
 
 # The first payload byte of a DATA frame.
 CH_PLAIN, CH_STDOUT, CH_STDERR, CH_LIVE_STDOUT, CH_LIVE_STDERR = range(5)
@@ -46,10 +46,11 @@ def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class FrameParser:
-    """Cuts a byte stream into frames, however the bytes arrive."""
+    """Cuts a byte stream into frames, however the bytes arrive; a longer payload is a WireError."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self._buffer = bytearray()
+        self._max_payload = max_payload
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield each `(type, stream, payload)` that `data` completes."""
@@ -59,7 +60,7 @@ class FrameParser:
         try:
             while len(buffer) - start >= HEADER.size:
                 kind, stream, length = HEADER.unpack_from(buffer, start)
-                if length > MAX_PAYLOAD or not CONFIG <= kind <= BYE:
+                if length > self._max_payload or not CONFIG <= kind <= AUTH:
                     raise WireError("bad frame header")
                 end = start + HEADER.size + length
                 if len(buffer) < end:

@@ -26,9 +26,10 @@ from typing import Any
 from orchard_core.env.bundle import sandbox_python, sandboxd_bundle
 from orchard_core.env.connection import Connection
 from orchard_core.env.errors import ProviderUnavailableError, SandboxStartError
+from orchard_core.env.link import FixedLink
 from orchard_core.env.providers import bwrap_arguments as arguments
 from orchard_core.env.providers.bwrap_process import BwrapProcess
-from orchard_core.env.remote import SandboxClient
+from orchard_core.env.sandbox_client import SandboxClient
 from orchard_core.env.spec import SandboxSpec
 from orchard_core.env.tunnels import Tunnels
 from orchard_core.sandboxd import wire
@@ -60,7 +61,8 @@ class BubblewrapSandbox(SandboxClient):
         tunnels: Tunnels,
         process: BwrapProcess,
     ) -> None:
-        super().__init__(connection, tunnels)
+        super().__init__(FixedLink(connection, tunnels))
+        self._connection = connection
         self._id = sandbox_id
         self._spec = spec
         self._process = process
@@ -78,9 +80,8 @@ class BubblewrapSandbox(SandboxClient):
     async def close(self) -> None:
         """Destroy the sandbox; on return none of its processes is left. May be called again."""
         self._ttl.cancel()
-        self._connection.shut("it was closed")
         try:
-            await self._tunnels.close()
+            await self._link.close()
         finally:
             await self._process.end(_CLOSE_TIMEOUT_S)
 

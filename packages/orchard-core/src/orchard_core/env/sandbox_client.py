@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchard_core.env import trees
-from orchard_core.env.connection import ClientStream, Connection
-from orchard_core.env.errors import SandboxError, SandboxFileError
+from orchard_core.env.connection import ClientStream
+from orchard_core.env.errors import ConnectionLostError, SandboxError, SandboxFileError
 from orchard_core.env.handle import DEFAULT_MAX_OUTPUT, ExecResult, FileInfo, OutputCallback
-from orchard_core.env.tunnels import Tunnels
+from orchard_core.env.link import Link
 from orchard_core.errors import UsageError
 from orchard_core.sandboxd import wire
 
@@ -26,9 +26,9 @@ MAX_DOWNLOAD = 8 << 30
 class SandboxClient:
     """Exec, files, trees and tunnels of one sandbox. Providers add how it begins and ends."""
 
-    def __init__(self, connection: Connection, tunnels: Tunnels) -> None:
-        self._connection = connection
-        self._tunnels = tunnels
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._received: list[str] = []  # lingering commands whose result has arrived
 
     async def exec(
         self,
@@ -46,13 +46,14 @@ class SandboxClient:
 
         Cancelling the call kills the command, unless `exec_id` was given: then it runs on, and a
         later call with that id gets its result. Results of given ids are kept; past 64 MiB the
-        output of the oldest is dropped, and counted as dropped.
+        output of the oldest is dropped, and counted as dropped. When the connection is lost and the
+        link can make a new one, the call goes on there: the command still runs only once.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         if not argv or any("\0" in word for word in argv):
             raise UsageError("a command needs at least one word, and no word may hold a NUL byte")
         name = exec_id or uuid.uuid4().hex
-        request = {
+        request: dict[str, Any] = {
             "op": "exec",
             "id": name,
             "argv": argv,
@@ -63,13 +64,29 @@ class SandboxClient:
             "live": on_output is not None,
             "max_output": max_output,
             "keep": exec_id is not None,
+            "linger": exec_id is None and self._link.resumable,
         }
         if sum(map(len, argv)) > wire.MAX_PAYLOAD // 8:
             raise UsageError("the command line is too long; write a file or use stdin")
-        stream = self._connection.open(request)
+        follow = _Follower(on_output)
+        while True:
+            request["done"], self._received = self._received, []
+            request["seen"] = follow.seen
+            try:
+                result = await self._run(request, stdin, follow)
+            except ConnectionLostError:
+                if not self._link.resumable:
+                    raise
+                continue
+            if request["linger"]:
+                self._received.append(name)
+            return result
+
+    async def _run(self, request: dict[str, Any], stdin: bytes | None, follow: _Follower) -> ExecResult:
+        stream = (await self._link.connection()).open(request)
         feeder = asyncio.create_task(_feed(stream, stdin)) if stdin is not None else None
         try:
-            return await _collect(stream, name, on_output)
+            return await follow.collect(stream, request["id"])
         finally:
             stream.abandon()
             if feeder is not None:
@@ -82,7 +99,7 @@ class SandboxClient:
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write atomically, creating parent directories; a symlink's target is written, not replaced."""
-        stream = self._connection.open({"op": "write", "path": path, "mode": mode})
+        stream = (await self._link.connection()).open({"op": "write", "path": path, "mode": mode})
         await _upload(stream, _once(data))
 
     async def list_files(self, path: str) -> list[FileInfo]:
@@ -97,7 +114,7 @@ class SandboxClient:
         """Copy a host directory into the sandbox, with modes and symlinks (kept as they are)."""
         with tempfile.TemporaryFile() as spool:
             await asyncio.to_thread(trees.pack_tree, source, spool)
-            stream = self._connection.open({"op": "upload", "path": target})
+            stream = (await self._link.connection()).open({"op": "upload", "path": target})
             await _upload(stream, _pieces(spool.read))
 
     async def download_tree(self, source: str, target: Path) -> None:
@@ -108,7 +125,7 @@ class SandboxClient:
         """
         trees.check_target(target)
         with tempfile.TemporaryFile() as spool:
-            stream = self._connection.open({"op": "download", "path": source})
+            stream = (await self._link.connection()).open({"op": "download", "path": source})
             async for data in _incoming(stream, MAX_DOWNLOAD):
                 spool.write(data)
             spool.seek(0)
@@ -116,15 +133,15 @@ class SandboxClient:
 
     async def tunnel(self, port: int, target: tuple[str, int]) -> None:
         """Listen on 127.0.0.1:`port` inside; carry each connection to `target` outside."""
-        self._tunnels.add(port, target)
+        self._link.tunnels.add(port, target)
         try:
-            await self._connection.call({"op": "listen", "port": port})
+            await (await self._link.connection()).call({"op": "listen", "port": port})
         except BaseException:
-            self._tunnels.remove(port)
+            self._link.tunnels.remove(port)
             raise
 
     async def _gather(self, request: dict[str, Any]) -> bytes:
-        stream = self._connection.open(request)
+        stream = (await self._link.connection()).open(request)
         return b"".join([data async for data in _incoming(stream, MAX_READ)])
 
 
@@ -133,20 +150,30 @@ async def _feed(stream: ClientStream, data: bytes) -> None:
     stream.end()
 
 
-async def _collect(stream: ClientStream, name: str, on_output: OutputCallback | None) -> ExecResult:
-    """Follow an exec stream to its result."""
-    kept: dict[int, list[bytes]] = {wire.CH_STDOUT: [], wire.CH_STDERR: []}
-    while True:
-        kind, payload = await stream.receive()
-        if kind == wire.RESULT:
-            break
-        channel = payload[0] if kind == wire.DATA else -1
-        if channel in kept:
-            kept[channel].append(payload[1:])
-        elif channel in _LIVE and on_output is not None:
-            await on_output(_LIVE[channel], payload[1:])
-        else:
-            raise SandboxError("sandboxd gave an unexpected answer to exec")
+class _Follower:
+    """Follows an exec to its result, over more than one connection if need be."""
+
+    def __init__(self, on_output: OutputCallback | None) -> None:
+        self._on_output = on_output
+        self.seen = [0, 0]  # bytes of live stdout and stderr that have been handed on
+
+    async def collect(self, stream: ClientStream, name: str) -> ExecResult:
+        kept: dict[int, list[bytes]] = {wire.CH_STDOUT: [], wire.CH_STDERR: []}
+        while True:
+            kind, payload = await stream.receive()
+            if kind == wire.RESULT:
+                return _exec_result(name, kept, payload)
+            channel = payload[0] if kind == wire.DATA else -1
+            if channel in kept:
+                kept[channel].append(payload[1:])
+            elif channel in _LIVE and self._on_output is not None:
+                self.seen[channel - wire.CH_LIVE_STDOUT] += len(payload) - 1
+                await self._on_output(_LIVE[channel], payload[1:])
+            else:
+                raise SandboxError("sandboxd gave an unexpected answer to exec")
+
+
+def _exec_result(name: str, kept: Mapping[int, list[bytes]], payload: bytes) -> ExecResult:
     answer = wire.unpack(payload)
     return ExecResult(
         exec_id=name,
