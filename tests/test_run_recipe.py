@@ -91,6 +91,12 @@ def stored(folder: Path) -> dict[str, float]:
     return {t.id: t.started_at for t in TrajectoryStore(folder / "run" / "store").query()}
 
 
+def completed(folder: Path) -> set[str]:
+    """The stages that a run has recorded as done."""
+    state = folder / "run" / "state.json"
+    return set(json.loads(state.read_text())["stages"]) if state.exists() else set()
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a whole run."""
@@ -178,6 +184,27 @@ def test_an_interrupted_run_continues_and_keeps_finished_rollouts(
     assert "Traceback" not in said
     wait_until_gone(opened)
     kept = stored(tmp_path)
+    assert orchard("run", path).returncode == 0
+    after = stored(tmp_path)
+    assert {name: after[name] for name in kept} == kept
+    assert figures(tmp_path) == figures(finished)
+
+
+@pytest.mark.parametrize(("done", "training"), [("check", "practice"), ("demos", "sft"), ("after", "value")])
+def test_a_run_killed_while_a_model_trains_continues_with_the_same_figures(
+    finished: Path, tmp_path: Path, done: str, training: str
+) -> None:
+    path = recipe_file(tmp_path)
+    process = subprocess.Popen([*ORCHARD, "run", str(path)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while done not in completed(tmp_path):
+        assert time.monotonic() < deadline, f"{done} did not come to its end"
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.wait(60)
+    assert training not in completed(tmp_path)
+    kept = stored(tmp_path) if (tmp_path / "run" / "store").exists() else {}
     assert orchard("run", path).returncode == 0
     after = stored(tmp_path)
     assert {name: after[name] for name in kept} == kept

@@ -17,7 +17,9 @@ from orchard_core.env.errors import (
     SandboxError,
     SandboxFileError,
     SandboxGoneError,
+    SandboxIdentityError,
 )
+from orchard_core.env.proving import Prover
 from orchard_core.errors import OrchardError, UsageError
 from orchard_core.sandboxd import wire
 
@@ -126,15 +128,20 @@ class ClientStream:
 class Connection(asyncio.Protocol):
     """Frames over one transport; `lost` is set, with the reason, when it can be used no more.
 
-    `hello` gives sandboxd's greeting, or None when the connection was lost before it.
+    `hello` gives sandboxd's greeting, or None when the connection was lost before it. A listening
+    sandboxd greets only after the mutual proof, for which `prover` is needed; `hello` raises
+    SandboxIdentityError when it fails.
     """
 
-    def __init__(self, on_connect: Callable[[ClientStream, dict[str, Any]], None]) -> None:
+    def __init__(
+        self, on_connect: Callable[[ClientStream, dict[str, Any]], None], prover: Prover | None = None
+    ) -> None:
         self.hello: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self.lost = asyncio.Event()
         self.reason = "sandboxd ended"
         self.farewell: str | None = None  # why the sandbox ended, if it said so
         self._on_connect = on_connect
+        self._prover = prover
         self._parser = wire.FrameParser()
         self._streams: dict[int, ClientStream] = {}
         self._next = 1
@@ -193,6 +200,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._prover is not None:
+            self.send(wire.AUTH, 0, self._prover.begin())
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -219,9 +228,8 @@ class Connection(asyncio.Protocol):
             stream.wake()
 
     def _dispatch(self, kind: int, number: int, payload: bytes) -> None:
-        if kind == wire.HELLO:
-            if not self.hello.done():
-                self.hello.set_result(wire.unpack(payload))
+        if not self.hello.done():
+            self._greet(kind, payload)
         elif kind == wire.BYE:
             self.farewell = "it reached its time limit (ttl_s)"
             self.shut(self.farewell)
@@ -231,6 +239,19 @@ class Connection(asyncio.Protocol):
             stream = self._streams.get(number)
             if stream is not None:
                 stream.deliver(kind, payload)
+
+    def _greet(self, kind: int, payload: bytes) -> None:
+        if kind == wire.AUTH and self._prover is not None:
+            prover, self._prover = self._prover, None
+            try:
+                self.send(wire.AUTH, 0, prover.answer(payload))
+            except SandboxIdentityError as error:
+                self.hello.set_exception(error)
+                self.shut(str(error))
+        elif kind == wire.HELLO and self._prover is None:
+            self.hello.set_result(wire.unpack(payload))
+        else:
+            raise wire.WireError("it did not begin with a greeting")
 
     def _accept(self, number: int, request: Any) -> None:
         if number % 2 or number in self._streams or not isinstance(request, dict):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orchard_core.env.connection import ClientStream, Connection
 from orchard_core.env.errors import SandboxIdentityError, SandboxUnreachableError
-from orchard_core.sandboxd import auth, wire
+from orchard_core.env.proving import Credentials, Prover
 
 _BUFFER_BYTES = 1 << 20
 
@@ -40,14 +39,6 @@ class UnixAddress:
 Address = TcpAddress | UnixAddress
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The sandbox's key (32 bytes) and the identity that it must prove (a pod's uid, or the sandbox's id)."""
-
-    key: bytes = field(repr=False)
-    identity: str
-
-
 async def dial(
     address: Address,
     credentials: Credentials,
@@ -60,27 +51,44 @@ async def dial(
     Raises SandboxUnreachableError when nothing answers (it may be tried again), and SandboxIdentityError
     when what answers is not this sandbox or does not accept the key.
     """
-    sock = _socket_for(address)
     try:
         async with asyncio.timeout(timeout_s):
-            await _connect(sock, address)
-            await _prove(sock, credentials, address)
-            _transport, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(on_connect), sock=sock
-            )
-            hello = await connection.hello
+            sock = await _connect(address)
+            return await greet(sock, Connection(on_connect, Prover(credentials)))
     except TimeoutError as error:
-        sock.close()
         raise SandboxUnreachableError(f"{address} did not answer within {timeout_s:g} s") from error
     except OSError as error:
-        sock.close()
         raise SandboxUnreachableError(f"{address} can't be reached: {error.strerror or error}") from error
+    except SandboxIdentityError as error:
+        raise SandboxIdentityError(f"{address}: {error}") from error
+
+
+async def greet(sock: socket.socket, connection: Connection) -> Connection:
+    """Run `connection` over a connected socket until sandboxd has let us in.
+
+    Raises SandboxIdentityError, or SandboxUnreachableError when the other side closes before.
+    """
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+        hello = await connection.hello
     except BaseException:
+        connection.shut("it was given up")
         sock.close()
         raise
     if hello is None:
-        raise SandboxIdentityError(f"the sandbox at {address} does not accept our key")
+        raise SandboxUnreachableError(f"the sandbox let nobody in: {connection.reason}")
     return connection
+
+
+async def _connect(address: Address) -> socket.socket:
+    sock = _socket_for(address)
+    target = address.path if isinstance(address, UnixAddress) else (address.host, address.port)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _socket_for(address: Address) -> socket.socket:
@@ -96,51 +104,3 @@ def _socket_for(address: Address) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     sock.setblocking(False)
     return sock
-
-
-async def _connect(sock: socket.socket, address: Address) -> None:
-    target = address.path if isinstance(address, UnixAddress) else (address.host, address.port)
-    await asyncio.get_running_loop().sock_connect(sock, target)
-
-
-async def _prove(sock: socket.socket, credentials: Credentials, address: Address) -> None:
-    loop = asyncio.get_running_loop()
-    nonce = os.urandom(auth.NONCE_BYTES)
-    await loop.sock_sendall(sock, _auth({"version": wire.VERSION, "nonce": nonce}))
-    answer = await _read_auth(sock, address)
-    if answer.get("version") != wire.VERSION:
-        raise SandboxIdentityError(f"sandboxd at {address} speaks another protocol version")
-    theirs = auth.as_nonce(answer.get("nonce"))
-    if answer.get("identity") != credentials.identity or theirs is None:
-        raise SandboxIdentityError(f"another sandbox answers at {address}")
-    key, identity = credentials.key, credentials.identity
-    if not auth.same(answer.get("proof"), auth.proof(key, auth.SANDBOXD, nonce, theirs, identity)):
-        raise SandboxIdentityError(f"what answers at {address} does not know the sandbox's key")
-    await loop.sock_sendall(sock, _auth({"proof": auth.proof(key, auth.CLIENT, nonce, theirs, identity)}))
-
-
-def _auth(message: dict[str, Any]) -> bytes:
-    return wire.frame(wire.AUTH, 0, wire.pack(message))
-
-
-async def _read_auth(sock: socket.socket, address: Address) -> dict[str, Any]:
-    kind, _stream, length = wire.HEADER.unpack(await _read_exactly(sock, wire.HEADER.size, address))
-    if kind != wire.AUTH or length > auth.MAX_PAYLOAD:
-        raise SandboxIdentityError(f"what answers at {address} is no sandboxd")
-    try:
-        answer = wire.unpack(await _read_exactly(sock, length, address))
-    except wire.WireError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise SandboxIdentityError(f"what answers at {address} is no sandboxd")
-    return answer
-
-
-async def _read_exactly(sock: socket.socket, size: int, address: Address) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = await asyncio.get_running_loop().sock_recv(sock, size - len(data))
-        if not piece:
-            raise SandboxUnreachableError(f"{address} closed the connection")
-        data += piece
-    return data

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orchard_core.env.connection import Connection
-from orchard_core.env.dial import Address, Credentials, dial
+from orchard_core.env.dial import Address, dial
 from orchard_core.env.errors import SandboxGoneError, SandboxIdentityError, SandboxUnreachableError
+from orchard_core.env.proving import Credentials
 from orchard_core.env.tunnels import Tunnels
 
 _FIRST_PAUSE_S = 0.05
