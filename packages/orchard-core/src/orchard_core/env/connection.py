@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         if not self.hello.done():
             self._greet(kind, payload)
         elif kind == wire.BYE:
-            self.farewell = "it reached its time limit (ttl_s)"
+            self.farewell = _reason_of(payload)
             self.shut(self.farewell)
         elif kind == wire.OPEN:
             self._accept(number, wire.unpack(payload))
@@ -269,6 +269,13 @@ def _credit_of(payload: bytes) -> int:
     if not isinstance(count, int) or count < 0:
         raise wire.WireError("bad credit")
     return count
+
+
+def _reason_of(payload: bytes) -> str:
+    said = wire.unpack(payload)
+    if not isinstance(said, dict) or not isinstance(said.get("reason"), str):
+        raise wire.WireError("bad farewell")
+    return str(said["reason"])[:200]
 
 
 def _error_of(payload: bytes) -> OrchardError:

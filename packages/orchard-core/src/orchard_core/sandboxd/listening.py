@@ -15,6 +15,7 @@ from . import auth, process, wire
 from .loop import READ, Loop
 from .main import limit
 from .server import Server
+from .termination import on_terminate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +43,11 @@ def main() -> None:
     os.makedirs(config["workdir"], exist_ok=True)
     os.chdir("/")
     loop = Loop()
-    door = Door(
-        loop, Server(loop, config), bytes.fromhex(settings["ORCHARD_SANDBOX_KEY"]), identity(settings)
-    )
+    server = Server(loop, config)
+    door = Door(loop, server, bytes.fromhex(settings["ORCHARD_SANDBOX_KEY"]), identity(settings))
+    if settings.get("ORCHARD_ORPHAN_S"):
+        door.end_when_orphaned(float(settings["ORCHARD_ORPHAN_S"]))
+    on_terminate(loop, lambda: server.end("it was told to stop"))
     door.open(settings["ORCHARD_LISTEN"])
     log(f"listening on {settings['ORCHARD_LISTEN']}")
     loop.run()

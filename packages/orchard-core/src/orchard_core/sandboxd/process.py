@@ -207,6 +207,7 @@ def _run_function(call: Callable[[], None], stdio: tuple[int, int, int]) -> None
 
 def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in range(1, signal.NSIG):
         if number not in _NEVER_CAUGHT and signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)

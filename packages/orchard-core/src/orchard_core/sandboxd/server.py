@@ -30,7 +30,7 @@ class Server:
         self._reaper = Reaper(loop)
         self._execs = ExecTable(loop, self._reaper, config["env"], self._workdir)
         self._listeners = Listeners(loop)
-        loop.after(config["ttl_s"], self._on_ttl)
+        loop.after(config["ttl_s"], lambda: self.end("it reached its time limit (ttl_s)"))
 
     def take(self, sock: Socket, on_gone: Callable[[], None]) -> Connection:
         """Serve a connection whose client is trusted; `on_gone` is called at its end."""
@@ -46,9 +46,10 @@ class Server:
         connection.send(wire.HELLO, 0, wire.pack(hello))
         return connection
 
-    def _on_ttl(self) -> None:
+    def end(self, reason: str) -> None:
+        """End the sandbox, and tell the clients why."""
         for connection in list(self.connections):
-            connection.send(wire.BYE, 0, wire.pack({"reason": "ttl"}))
+            connection.send(wire.BYE, 0, wire.pack({"reason": reason}))
             connection.drain()
         self.loop.stop()
 

@@ -20,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ from orchard_core.env.providers.bwrap_process import BwrapProcess
 from orchard_core.env.sandbox_client import SandboxClient
 from orchard_core.env.spec import SandboxSpec
 from orchard_core.env.tunnels import Tunnels
+from orchard_core.errors import UsageError
 from orchard_core.sandboxd import wire
 
 START_TIMEOUT_S = 30.0
@@ -129,6 +131,13 @@ class BubblewrapProvider:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def bubblewrap_from_options(options: Mapping[str, Any]) -> BubblewrapProvider:
+    """The provider; there is nothing to choose."""
+    if options:
+        raise UsageError(f"the bubblewrap provider takes no option {', '.join(map(repr, sorted(options)))}")
+    return BubblewrapProvider()
 
 
 def _find_tools() -> _Tools:

@@ -34,13 +34,14 @@ from orchard_core.env.errors import (
     SandboxUnreachableError,
 )
 from orchard_core.env.link import RedialledLink
-from orchard_core.env.proving import Credentials, Prover
 from orchard_core.env.providers.docker_stream import Demultiplexer
+from orchard_core.env.proving import Credentials, Prover
 from orchard_core.env.runtime import build_runtime, runtime_argv
 from orchard_core.env.sandbox_client import SandboxClient
 from orchard_core.env.spec import SandboxSpec
 from orchard_core.env.tunnels import Tunnels
 from orchard_core.errors import UsageError
+from orchard_core.options import options_from
 from orchard_core.sandboxd import auth, wire
 
 if TYPE_CHECKING:
@@ -146,6 +147,11 @@ class DockerSandbox(SandboxClient):
         return f"its container ended with status {state.get('ExitCode')}"
 
 
+def docker_from_options(options: Mapping[str, Any]) -> DockerProvider:
+    """The provider with a recipe's or the command line's options."""
+    return DockerProvider(options_from(DockerOptions, options, "the docker provider"))
+
+
 @dataclass(slots=True)
 class DockerProvider:
     """Makes sandboxes on a Docker-compatible engine."""
@@ -203,7 +209,8 @@ class DockerProvider:
     def _start(self, spec: SandboxSpec, image: str) -> DockerSandbox:
         import docker.errors
 
-        assert self._client is not None and self._runtime is not None
+        assert self._client is not None
+        assert self._runtime is not None
         sandbox_id = f"orchard-{uuid.uuid4().hex[:12]}"
         key = secrets.token_bytes(auth.KEY_BYTES)
         try:
