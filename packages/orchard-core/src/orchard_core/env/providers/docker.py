@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchard_core.env.bundle import cache_folder, sandbox_python, sandboxd_bundle
+from orchard_core.env.client import SandboxClient
 from orchard_core.env.connection import Connection
 from orchard_core.env.dial import greet
 from orchard_core.env.errors import (
@@ -37,7 +38,6 @@ from orchard_core.env.link import RedialledLink
 from orchard_core.env.providers.docker_stream import Demultiplexer
 from orchard_core.env.proving import Credentials, Prover
 from orchard_core.env.runtime import build_runtime, runtime_argv
-from orchard_core.env.sandbox_client import SandboxClient
 from orchard_core.env.spec import SandboxSpec
 from orchard_core.env.tunnels import Tunnels
 from orchard_core.errors import UsageError
@@ -250,6 +250,7 @@ def _container_options(
             "ORCHARD_SANDBOX_KEY": key.hex(),
             "ORCHARD_LISTEN": _LISTEN,
             "ORCHARD_TTL_S": str(spec.ttl_s),
+            "ORCHARD_IDLE_S": "" if spec.idle_s is None else str(spec.idle_s),
             "ORCHARD_ORPHAN_S": str(ORPHAN_S),
             "ORCHARD_WORKDIR": spec.workdir,
             "ORCHARD_ENV": wire.pack(dict(spec.env)).hex(),
