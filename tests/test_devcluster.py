@@ -21,7 +21,10 @@ POD = {
     "metadata": {"name": "probe"},
     "spec": {
         "terminationGracePeriodSeconds": 0,
-        "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}}],
+        "volumes": [
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        ],
         "containers": [
             {
                 "name": "main",
@@ -54,7 +57,14 @@ def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-FIXED_FOLDERS = ("/run/containerd", "/var/lib/kubelet", "/var/log/pods", "/var/lib/cni", "/opt/containerd", "/opt/cni")
+FIXED_FOLDERS = (
+    "/run/containerd",
+    "/var/lib/kubelet",
+    "/var/log/pods",
+    "/var/lib/cni",
+    "/opt/containerd",
+    "/opt/cni",
+)
 
 
 def traces() -> dict[str, set[str]]:
@@ -76,7 +86,9 @@ def traces() -> dict[str, set[str]]:
 
 def pids() -> set[int]:
     """The instance's processes and those of its pods and containers."""
-    found = {int(line.split()[0]) for line in output("ps", "-eo", "pid,args").splitlines()[1:] if INSTANCE in line}
+    found = {
+        int(line.split()[0]) for line in output("ps", "-eo", "pid,args").splitlines()[1:] if INSTANCE in line
+    }
     for listing in Path("/sys/fs/cgroup/memory").glob(f"*{INSTANCE}*/**/cgroup.procs"):
         found.update(int(pid) for pid in listing.read_text().split())
     return {pid for pid in found if start_time(pid)}

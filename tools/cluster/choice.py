@@ -78,7 +78,17 @@ class KindCluster:
     def up(self) -> None:
         if not self.is_up():
             self.root.mkdir(parents=True, exist_ok=True)
-            run("kind", "create", "cluster", "--name", self.name, "--kubeconfig", self.kubeconfig, "--wait", "120s")
+            run(
+                "kind",
+                "create",
+                "cluster",
+                "--name",
+                self.name,
+                "--kubeconfig",
+                self.kubeconfig,
+                "--wait",
+                "120s",
+            )
 
     def down(self) -> None:
         run("kind", "delete", "cluster", "--name", self.name)

@@ -110,7 +110,10 @@ def _sandboxd_inputs() -> str:
     """A hash of sandboxd's sources, of the builder, and of the interpreter that is copied."""
     package = ROOT / "packages/orchard-core/src/orchard_core"
     digest = hashlib.sha256(_python(_INTERPRETER).encode())
-    for path in [*sorted((package / "sandboxd").glob("*.py")), *sorted((package / "env").glob("runtime*.py"))]:
+    for path in [
+        *sorted((package / "sandboxd").glob("*.py")),
+        *sorted((package / "env").glob("runtime*.py")),
+    ]:
         digest.update(path.read_bytes())
     return digest.hexdigest() + _busybox_hash()
 

@@ -91,6 +91,7 @@ def _start_kubelet(instance: Instance, binaries: Path) -> None:
         "oomScoreAdj": 0,
         "maxPods": 250,
         "serializeImagePulls": False,
+        "nodeStatusUpdateFrequency": "2s",  # it is sent when it has changed; Ready is one such change
         "kubeAPIQPS": 300,
         "kubeAPIBurst": 500,
         "eventRecordQPS": 50,
@@ -116,7 +117,9 @@ def _start_kubelet(instance: Instance, binaries: Path) -> None:
                 "--container-runtime=remote",
                 f"--container-runtime-endpoint=unix://{instance.containerd_socket}",
             ],
-        )
+        ),
+        # It would look for a cloud's metadata service, and wait, before it does anything.
+        environment={"AWS_EC2_METADATA_DISABLED": "true"},
     )
 
 

@@ -42,7 +42,9 @@ def pod_status(described: Object, address: str, started_at: str, code: int | Non
             _container(one, uid, False, {"terminated": {"exitCode": 0, "reason": "Completed"}}, ready=True)
             for one in spec.get("initContainers", [])
         ],
-        "containerStatuses": [_container(one, uid, running, state, ready=running) for one in spec["containers"]],
+        "containerStatuses": [
+            _container(one, uid, running, state, ready=running) for one in spec["containers"]
+        ],
     }
     if reason:
         status |= {"reason": reason, "message": f"ended by the simulated node: {reason}"}

@@ -280,7 +280,10 @@ class SimulatedNode:
     def _report_node(self) -> None:
         amounts = {"cpu": "4000", "memory": "16Ti", "ephemeral-storage": "64Ti", "pods": str(self.max_pods)}
         ready = {"type": "Ready", "status": "True", "reason": "Simulated", "lastHeartbeatTime": now()}
-        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": self.name}]
+        addresses = [
+            {"type": "InternalIP", "address": "127.0.0.1"},
+            {"type": "Hostname", "address": self.name},
+        ]
         status = {
             "capacity": amounts,
             "allocatable": amounts,
