@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster.processes import start_time
 from engines import ROOT, needs_engine
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster.api import Api, ApiError
 from engines import ROOT
-
 from orchard_core.env.dial import Credentials, TcpAddress, dial
 
 NAMESPACE = "simnode-test"

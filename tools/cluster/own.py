@@ -68,8 +68,9 @@ class OwnCluster:
         sysctls.note_and_set()
         set_up_network(self.instance)
         write_credentials(self.instance)
-        control_plane.start_control_plane(self.instance, binaries)
+        # The node first: kubelet takes 5 s before it looks for the API server, which is up by then.
         node.start_node(self.instance, binaries, pause)
+        control_plane.start_control_plane(self.instance, binaries)
 
     def _restart_what_died(self) -> bool:
         """Whether the instance is whole again; False when it must be made anew."""

@@ -17,7 +17,7 @@ from cluster.namespace import inside, start_namespace
 from cluster.network import remove_chains, remove_link, remove_rules
 from cluster.own import check_programs
 from cluster.paths import Instance
-from cluster.processes import Daemon, run
+from cluster.processes import Daemon, remove_tree, run
 
 
 @dataclass(frozen=True)

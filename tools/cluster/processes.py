@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cluster.paths import ClusterError
@@ -34,7 +34,7 @@ class Daemon:
         self.record = folder / f"{name}.pid"
         self.log = folder / f"{name}.log"
 
-    def start(self, command: Sequence[str], *, environment: dict[str, str] | None = None) -> None:
+    def start(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
         """Start it, in a session of its own, with all output in its log."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(

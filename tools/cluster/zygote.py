@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import platform
@@ -92,11 +93,11 @@ class Zygote:
     def serve(self) -> None:
         """Until the socket closes; all sandboxes die with this process."""
         while True:
-            ready, _, _ = select.select([self._sock, self._wake], [], [])
+            ready, _, _ = select.select([self._sock.fileno(), self._wake], [], [])
             if self._wake in ready:
                 os.read(self._wake, 65536)
                 self._reap()
-            if self._sock in ready:
+            if self._sock.fileno() in ready:
                 data = self._sock.recv(1 << 20)
                 if not data:
                     return
@@ -140,7 +141,6 @@ class Zygote:
 
 if __name__ == "__main__":
     sys.path.append(sys.argv[2])
-    import sandboxd.listening
     from sandboxd.main import main as sandboxd_main
 
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
