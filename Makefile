@@ -4,10 +4,11 @@ SHELL := bash
 .DEFAULT_GOAL := help
 export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 BIN := .venv/bin
-SOURCES := packages tools tests benchmarks examples
-TYPED := $(wildcard packages/*/src) $(wildcard examples/*/src) $(wildcard examples/*/*.py) $(wildcard tools/*.py) $(wildcard benchmarks/*.py)
+SOURCES := packages tools tests benchmarks examples conftest.py
+SCRIPTS := tools/lock tools/sync tools/devcluster tools/images
+TYPED := $(wildcard packages/*/src) $(wildcard examples/*/src) $(wildcard examples/*/*.py) $(wildcard tools/*.py) tools/cluster $(wildcard benchmarks/*.py)
 
-.PHONY: help ready demo demo-full test check bench format
+.PHONY: help ready demo demo-full engines test check bench format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 18
@@ -22,12 +23,17 @@ demo: ready ## train an agent end to end at small counts; ends in runs/demo/repo
 demo-full: ready ## the same at full counts
 	$(BIN)/orchard run recipes/demo/full.yaml
 
-test: ready ## run every test
-	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+engines: ready ## build what the real engines of tests need, where they can run (root on Debian)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    tools/bootstrap cluster && tools/devcluster build && tools/images build; \
+	else echo "no root on Debian here: tests of Kubernetes and Docker will be skipped"; fi
+
+test: engines ## run every test, on real engines that are brought up and taken down
+	@trap 'tools/devcluster down --unused' EXIT; set -x; $(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 check: ready ## format, lint, types, import direction, pins, tree
-	$(BIN)/ruff format --check $(SOURCES) tools/lock tools/sync
-	$(BIN)/ruff check $(SOURCES) tools/lock tools/sync
+	$(BIN)/ruff format --check $(SOURCES) $(SCRIPTS)
+	$(BIN)/ruff check $(SOURCES) $(SCRIPTS)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/python tools/check_imports.py
 	$(BIN)/python tools/check_tree.py
@@ -42,5 +48,5 @@ bench: ready ## measure what README's table shows; writes runs/bench/*.json
 	done
 
 format: ready ## rewrite the sources in the house style
-	$(BIN)/ruff format $(SOURCES) tools/lock tools/sync
-	$(BIN)/ruff check --fix $(SOURCES) tools/lock tools/sync
+	$(BIN)/ruff format $(SOURCES) $(SCRIPTS)
+	$(BIN)/ruff check --fix $(SOURCES) $(SCRIPTS)

@@ -1,0 +1,3 @@
+"""What the tests of all packages share: the engines of tests/engines.py."""
+
+pytest_plugins = ["engines"]

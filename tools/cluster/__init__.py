@@ -1,0 +1,1 @@
+"""The parts of tools/devcluster, tools/images and tools/simnode. Standard library only."""

@@ -1,0 +1,41 @@
+"""A mount namespace for container engines, kept by a process that does nothing else.
+
+All mounts that an engine makes (overlays, volumes, network namespaces) are in that namespace and
+vanish with it; so do its fixed folders (/var/log/pods, /var/lib/cni, /run/containerd), which are
+folders of the instance here. So nothing of an engine that was killed can be left behind.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from cluster.paths import ClusterError
+from cluster.processes import Daemon
+
+COVERED = ["/run", "/var/lib", "/var/log"]
+"""Folders of the machine in whose place the engine sees a folder of the instance."""
+
+
+def start_namespace(root: Path) -> None:
+    """Start the keeper; `root` itself stays visible inside, wherever it is."""
+    quoted, ready = shlex.quote(str(root)), root / "namespace-ready"
+    lines = ["set -eu", f"exec 9<{quoted}"]
+    for folder in COVERED:
+        private = root / "private" / folder.strip("/").replace("/", "-")
+        private.mkdir(parents=True)
+        lines.append(f"mount --bind {shlex.quote(str(private))} {folder}")
+        if root.is_relative_to(folder):
+            lines += [f"mkdir -p {quoted}", f"mount --bind /proc/self/fd/9 {quoted}"]
+    lines += ["exec 9<&-", f"touch {shlex.quote(str(ready))}", "exec sleep infinity"]
+    daemon = Daemon("namespace", root)
+    daemon.start(["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(lines)])
+    daemon.until(ready.exists, "its mounts", seconds=10)
+
+
+def inside(root: Path, command: list[str]) -> list[str]:
+    """`command`, to be run in that namespace. Raises ClusterError when its keeper is gone."""
+    pid = Daemon("namespace", root).pid()
+    if pid is None:
+        raise ClusterError(f"the mount namespace of {root} is gone; run `tools/devcluster up` again")
+    return ["nsenter", "--target", str(pid), "--mount", "--", *command]
