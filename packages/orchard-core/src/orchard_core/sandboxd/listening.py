@@ -40,7 +40,12 @@ def main() -> None:
     config = configure(settings, os.environ, os.getcwd())
     limit(config)
     os.umask(0o022)
-    os.makedirs(config["workdir"], exist_ok=True)
+    try:
+        os.makedirs(config["workdir"], exist_ok=True)
+    except OSError as error:
+        raise SystemExit(
+            f"sandboxd: the working directory {config['workdir']} can't be made: {error.strerror}"
+        ) from error
     os.chdir("/")
     loop = Loop()
     server = Server(loop, config)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .loop import Loop
 
 
+# For the clients to take the farewell in; the first process of a container takes all others with it.
+_FAREWELL_S = 0.5
+
+
 class Server:
     """The sandbox's commands, files and tunnels."""
 
@@ -29,6 +33,7 @@ class Server:
         self.loop = loop
         self.connections: set[Connection] = set()
         self._began = time.time()
+        self._ended: dict[str, Any] | None = None
         self._workdir: str = config["workdir"]
         self._reaper = Reaper(loop)
         self._execs = ExecTable(loop, self._reaper, config["env"], self._workdir)
@@ -40,6 +45,7 @@ class Server:
 
         def gone(connection: Connection) -> None:
             self.connections.discard(connection)
+            self._stop_when_alone()
             on_gone()
 
         connection = Connection(self.loop, sock, self._on_open, gone)
@@ -47,14 +53,21 @@ class Server:
         connection.start()
         hello = {"version": wire.VERSION, "python": list(sys.version_info[:3])}
         connection.send(wire.HELLO, 0, wire.pack(hello))
+        if self._ended is not None:
+            connection.send(wire.BYE, 0, wire.pack(self._ended))
         return connection
 
     def end(self, reason: str, expired: bool = False) -> None:
-        """End the sandbox, and tell the clients why."""
+        """End the sandbox once the clients, who are told why, have closed their connections, or soon."""
+        self._ended = {"reason": reason, "expired": expired}
+        self.loop.after(_FAREWELL_S, self.loop.stop)
         for connection in list(self.connections):
-            connection.send(wire.BYE, 0, wire.pack({"reason": reason, "expired": expired}))
-            connection.drain()
-        self.loop.stop()
+            connection.send(wire.BYE, 0, wire.pack(self._ended))
+        self._stop_when_alone()
+
+    def _stop_when_alone(self) -> None:
+        if self._ended is not None and not self.connections:
+            self.loop.stop()
 
     def _busy(self) -> bool:
         return self._execs.running > 0 or any(connection.streams for connection in self.connections)

@@ -39,15 +39,14 @@ def changes(roots: Sequence[str], since: float) -> None:
                     if entries is not None:
                         names[path] = entries
     index = wire.pack({"version": 1, "roots": list(roots), "names": names})
-    with (
-        os.fdopen(1, "wb", _BUFFER) as out,
-        tarfile.open(fileobj=out, mode="w|", bufsize=_BUFFER, format=tarfile.PAX_FORMAT) as tar,
-    ):
+    out = os.fdopen(1, "wb", _BUFFER)
+    with tarfile.open(fileobj=out, mode="w|", bufsize=_BUFFER, format=tarfile.PAX_FORMAT) as tar:
         member = tarfile.TarInfo(INDEX)
         member.size = len(index)
         tar.addfile(member, io.BytesIO(index))
         for path, _info in found:
             _add(tar, path)
+    out.flush()
 
 
 def _walk(root: str, device: int) -> Iterator[tuple[str, os.stat_result, list[bytes] | None]]:
@@ -115,8 +114,7 @@ def apply() -> None:
         for name in set(os.listdir(os.fsencode(folder))) - set(kept):
             _remove(os.path.join(os.fsencode(folder), name))
     for path, member in reversed(folders):
-        _attributes(path, member.uid, member.gid, member.mode)
-        os.utime(path, (member.mtime, member.mtime))
+        _attributes(path, member)
 
 
 def _replace(tar: TarFile, member: Any, path: str) -> None:
@@ -133,16 +131,17 @@ def _replace(tar: TarFile, member: Any, path: str) -> None:
     with open(path, "wb") as file:
         while data := source.read(_BUFFER):
             file.write(data)
-    _attributes(path, member.uid, member.gid, member.mode)
-    os.utime(path, (member.mtime, member.mtime))
+    _attributes(path, member)
 
 
-def _attributes(path: str, uid: int, gid: int, mode: int) -> None:
+def _attributes(path: str, member: Any) -> None:
+    """Owner, mode and time, as far as they are ours to set: the image's own folders stay as they are."""
     info = os.stat(path)
-    if (info.st_uid, info.st_gid) != (uid, gid) and os.getuid() == 0:
-        os.chown(path, uid, gid)
+    if os.getuid() == 0 and (info.st_uid, info.st_gid) != (member.uid, member.gid):
+        os.chown(path, member.uid, member.gid)
     if os.getuid() in (0, info.st_uid):
-        os.chmod(path, stat.S_IMODE(mode))
+        os.chmod(path, stat.S_IMODE(member.mode))
+        os.utime(path, (member.mtime, member.mtime))
 
 
 def _remove(path: bytes) -> None:

@@ -26,9 +26,9 @@ from typing import Any
 
 from orchard_core.env.bundle import sandbox_python, sandboxd_bundle
 from orchard_core.env.client import SandboxClient
-from orchard_core.env.client.lifetime import LeaseLeft
 from orchard_core.env.connection import Connection
 from orchard_core.env.errors import ProviderUnavailableError, SandboxStartError
+from orchard_core.env.handle import LeaseLeft
 from orchard_core.env.link import FixedLink
 from orchard_core.env.providers import bwrap_arguments as arguments
 from orchard_core.env.providers.bwrap_process import BwrapProcess

@@ -18,6 +18,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,10 +31,12 @@ from orchard_core.env.connection import Connection
 from orchard_core.env.dial import greet
 from orchard_core.env.errors import (
     ProviderUnavailableError,
+    SandboxExpiredError,
     SandboxGoneError,
     SandboxStartError,
     SandboxUnreachableError,
 )
+from orchard_core.env.handle import LeaseLeft
 from orchard_core.env.link import RedialledLink
 from orchard_core.env.providers.docker_stream import Demultiplexer
 from orchard_core.env.proving import Credentials, Prover
@@ -80,6 +83,7 @@ class DockerSandbox(SandboxClient):
         self._container = container
         self._credentials = credentials
         self._closed = False
+        self._ends_at = time.monotonic() + spec.ttl_s
         tunnels = Tunnels()
         self._tunnels = tunnels
         super().__init__(RedialledLink(self._connect, tunnels, patience_s=_START_TIMEOUT_S))
@@ -106,6 +110,11 @@ class DockerSandbox(SandboxClient):
         finally:
             await asyncio.to_thread(_remove, self._container)
 
+    async def renew(self, *, ttl_s: float | None = None, idle_s: float | None = None) -> LeaseLeft:
+        left = await super().renew(ttl_s=ttl_s, idle_s=idle_s)
+        self._ends_at = time.monotonic() + left.ttl_left_s
+        return left
+
     async def __aenter__(self) -> DockerSandbox:
         return self
 
@@ -122,6 +131,7 @@ class DockerSandbox(SandboxClient):
         import docker.errors
 
         argv = [*runtime_argv(ROOT, "bridge"), _LISTEN]
+        assert self._container.client is not None
         api = self._container.client.api
         try:
             self._container.reload()
@@ -130,13 +140,15 @@ class DockerSandbox(SandboxClient):
             exec_id = api.exec_create(self._container.id, argv, stdin=True, stdout=True, stderr=True)["Id"]
             stream = api.exec_start(exec_id, socket=True)
         except docker.errors.NotFound as error:
+            if time.monotonic() >= self._ends_at:
+                raise SandboxExpiredError("the sandbox is gone: it reached its time limit (ttl_s)") from error
             raise SandboxGoneError("the sandbox is gone: its container was removed") from error
         except docker.errors.APIError as error:
             raise SandboxUnreachableError(
                 f"the container engine refused a connection: {error.explanation}"
             ) from error
-        sock: socket.socket = getattr(stream, "_sock", stream)
-        own = sock.dup()  # the engine's client closes its own with the response
+        # The engine's client wraps the socket, whose protocol has changed from HTTP to the exec's bytes.
+        own: socket.socket = getattr(stream, "_sock").dup()
         own.setblocking(False)
         return own
 
@@ -144,7 +156,8 @@ class DockerSandbox(SandboxClient):
         state: Mapping[str, Any] = self._container.attrs.get("State", {})
         if state.get("OOMKilled"):
             return "it ran out of memory (raise memory_bytes)"
-        return f"its container ended with status {state.get('ExitCode')}"
+        last = self._container.logs(tail=1).decode("utf-8", "replace").strip()
+        return f"its container ended with status {state.get('ExitCode')}" + (f" ({last})" if last else "")
 
 
 def docker_from_options(options: Mapping[str, Any]) -> DockerProvider:
