@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.cgroups import remove_if_unused
 from cluster.namespace import inside, start_namespace
 from cluster.network import remove_chains, remove_link, remove_rules
 from cluster.own import check_programs
@@ -84,6 +85,7 @@ class Podman:
         remove_rules(self._mark)
         remove_chains(["CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SETMARK", "CNI-HOSTPORT-MASQ"])
         remove_link(self.bridge)
+        remove_if_unused("/libpod_parent")
         remove_tree(self.root)
 
     def podman(self, *arguments: str, check: bool = True) -> str:
