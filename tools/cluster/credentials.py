@@ -68,7 +68,16 @@ def _key(path: Path) -> None:
 
 def _authority(folder: Path) -> None:
     _key(folder / "ca.key")
-    command: list[str | Path] = ["openssl", "req", "-x509", "-new", "-key", folder / "ca.key", "-days", "3650"]
+    command: list[str | Path] = [
+        "openssl",
+        "req",
+        "-x509",
+        "-new",
+        "-key",
+        folder / "ca.key",
+        "-days",
+        "3650",
+    ]
     run(*command, "-subj", "/CN=orchard-devcluster", "-out", folder / "ca.crt")
 
 
@@ -77,6 +86,14 @@ def _signed(folder: Path, name: str, subject: str, names: str) -> None:
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
     extensions.write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
     run("openssl", "req", "-new", "-key", folder / f"{name}.key", "-subj", subject, "-out", request)
-    signing: list[str | Path] = ["-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-CAcreateserial", "-days", "3650"]
+    signing: list[str | Path] = [
+        "-CA",
+        folder / "ca.crt",
+        "-CAkey",
+        folder / "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "3650",
+    ]
     command: list[str | Path] = ["openssl", "x509", "-req", "-in", request, *signing, "-extfile", extensions]
     run(*command, "-out", folder / f"{name}.crt")

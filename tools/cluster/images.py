@@ -17,6 +17,8 @@ from cluster.processes import run
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BASE_PACKAGES = ["ca-certificates", "git", "procps", "python3"]
 BASE_SUITE = "bookworm"
+KEPT = 6
+"""Archives of one image that stay in the cache."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -33,12 +35,16 @@ class Image:
     make_layer: Callable[[Path, Path], None]
     """(layer, scratch): write the layer, a tar file, using an empty scratch folder."""
 
+    @property
+    def short(self) -> str:
+        """Its name as part of a file's name."""
+        return self.name.rpartition("/")[2].replace(":", "-")
+
     def archive(self) -> Path:
         """The image as an archive; built unless it is in the cache."""
         recipe = f"{self.name} {self.config} {self.inputs()}"
-        short = self.name.rpartition("/")[2].replace(":", "-")
         folder = cache_root() / "images"
-        target = folder / f"{short}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.tar"
+        target = folder / f"{self.short}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.tar"
         if not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
@@ -47,9 +53,10 @@ class Image:
                 layer = Path(scratch) / "layer.tar"
                 self.make_layer(layer, tree)
                 write_archive(target, self.name, layer, self.config)
-            for old in folder.glob(f"{short}-*.tar"):
-                if old != target:
-                    old.unlink(missing_ok=True)
+            # Other checkouts on this machine may want the older ones.
+            built = sorted(folder.glob(f"{self.short}-*.tar"), key=lambda path: path.stat().st_mtime)
+            for old in built[:-KEPT]:
+                old.unlink(missing_ok=True)
         return target
 
 
@@ -110,10 +117,8 @@ def _sandboxd_inputs() -> str:
     """A hash of sandboxd's sources, of the builder, and of the interpreter that is copied."""
     package = ROOT / "packages/orchard-core/src/orchard_core"
     digest = hashlib.sha256(_python(_INTERPRETER).encode())
-    for path in [
-        *sorted((package / "sandboxd").glob("*.py")),
-        *sorted((package / "env").glob("runtime*.py")),
-    ]:
+    builders = [package / "env/runtime.py", package / "env/bundle.py"]
+    for path in [*sorted((package / "sandboxd").glob("*.py")), *builders]:
         digest.update(path.read_bytes())
     return digest.hexdigest() + _busybox_hash()
 
