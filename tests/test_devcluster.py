@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cluster.processes import start_time
-from engines import ROOT, needs_engine
+from engines import ROOT, needs_docker, needs_kubernetes
 
+pytestmark = pytest.mark.slow
 INSTANCE = "leaktest"
 POD = {
     "apiVersion": "v1",
@@ -108,7 +109,8 @@ def settings() -> dict[str, str]:
 
 @pytest.fixture
 def instance() -> Iterator[Path]:
-    needs_engine()
+    needs_kubernetes()
+    needs_docker()
     tool("devcluster", "down")
     yield Path(json.loads(tool("devcluster", "status", check=False).stdout)["kubeconfig"])
     tool("devcluster", "down")

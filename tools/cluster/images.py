@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import tempfile
@@ -45,19 +46,27 @@ class Image:
         recipe = f"{self.name} {self.config} {self.inputs()}"
         folder = cache_root() / "images"
         target = folder / f"{self.short}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.tar"
-        if not target.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
-                tree = Path(scratch) / "tree"
-                tree.mkdir()
-                layer = Path(scratch) / "layer.tar"
-                self.make_layer(layer, tree)
-                write_archive(target, self.name, layer, self.config)
-            # Other checkouts on this machine may want the older ones.
-            built = sorted(folder.glob(f"{self.short}-*.tar"), key=lambda path: path.stat().st_mtime)
-            for old in built[:-KEPT]:
-                old.unlink(missing_ok=True)
+        if target.exists():
+            return target
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{self.short}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                self._build(target)
         return target
+
+    def _build(self, target: Path) -> None:
+        folder = target.parent
+        with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
+            tree = Path(scratch) / "tree"
+            tree.mkdir()
+            layer = Path(scratch) / "layer.tar"
+            self.make_layer(layer, tree)
+            write_archive(target, self.name, layer, self.config)
+        # Other checkouts on this machine may want the older ones.
+        built = sorted(folder.glob(f"{self.short}-*.tar"), key=lambda path: path.stat().st_mtime)
+        for old in built[:-KEPT]:
+            old.unlink(missing_ok=True)
 
 
 def _busybox() -> Path:

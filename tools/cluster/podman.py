@@ -20,6 +20,8 @@ from cluster.own import check_programs
 from cluster.paths import Instance
 from cluster.processes import Daemon, remove_tree, run
 
+PODMAN_PROGRAMS = ["podman", "runc", "iptables", "ip", "unshare", "nsenter", "busybox"]
+
 
 @dataclass(frozen=True)
 class Podman:
@@ -62,7 +64,7 @@ class Podman:
         """Start it (1 s); harmless when it runs. The caller holds the instance's lock."""
         if self.is_up():
             return
-        check_programs(["podman", "runc", "iptables", "ip", "unshare", "nsenter"])
+        check_programs(PODMAN_PROGRAMS)
         self._clean()
         self.root.mkdir(parents=True, mode=0o700)
         start_namespace(self.root)
