@@ -15,8 +15,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+from cluster.build import is_built
+from cluster.choice import cluster_of
+from cluster.own import PROGRAMS, OwnCluster, check_programs
+from cluster.paths import ClusterError, Instance
+from cluster.podman import PODMAN_PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,23 +43,37 @@ def tool(name: str, *arguments: str, check: bool = True) -> str:
     return done.stdout.strip()
 
 
-def needs_engine() -> None:
-    """Skip, or in CI fail, the test that asks where no engine can be started."""
-    done = subprocess.run(
-        [str(ROOT / "tools/bootstrap"), "--check", "cluster"], capture_output=True, text=True, check=False
-    )
-    why = done.stderr.strip() if done.returncode else "" if os.geteuid() == 0 else "it needs root"
-    if why and os.environ.get("CI"):
-        pytest.fail(f"no container engine can be started: {why}", pytrace=False)
-    if why:
-        pytest.skip(f"no container engine can be started: {why}")
+def needs_kubernetes() -> None:
+    """Skip, or in CI fail, the test that asks where no cluster can be had."""
+    if not isinstance(cluster_of(Instance.named()), OwnCluster):
+        return
+    _skip_unless_here(PROGRAMS)
+    if not is_built():
+        _give_up("Kubernetes is not built yet; run `make engines`")
+
+
+def needs_docker() -> None:
+    """The same for a Docker-compatible engine."""
+    _skip_unless_here(PODMAN_PROGRAMS)
+
+
+def _skip_unless_here(programs: list[str]) -> None:
+    try:
+        check_programs(programs)
+    except ClusterError as error:
+        _give_up(str(error))
+
+
+def _give_up(why: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Path:
     """A kubeconfig for an administrator of a real cluster whose node has all images of tools/images."""
-    if not os.environ.get("KUBECONFIG"):
-        needs_engine()
+    needs_kubernetes()
     path = tool("devcluster", "up", f"--for={run_pid()}").splitlines()[-1]
     tool("images", "load")
     return Path(path)
@@ -61,7 +82,7 @@ def kubeconfig() -> Path:
 @pytest.fixture(scope="session")
 def docker_host() -> str:
     """The address (for DOCKER_HOST) of a Docker-compatible engine that has all images of tools/images."""
-    needs_engine()
+    needs_docker()
     address = tool("devcluster", "podman-up", f"--for={run_pid()}").splitlines()[-1]
     tool("images", "load")
     return address

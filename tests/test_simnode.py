@@ -19,7 +19,7 @@ from cluster.api import Api, ApiError
 from engines import ROOT
 from orchard_core.env.dial import Credentials, TcpAddress, dial
 
-NAMESPACE = "simnode-test"
+NAMESPACE = f"simnode-{secrets.token_hex(3)}"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -41,14 +41,13 @@ def node(kubeconfig: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def api(kubeconfig: Path) -> Iterator[Api]:
+def api(kubeconfig: Path, node: str) -> Iterator[Api]:
     api = Api(kubeconfig)
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     api.call("POST", "/api/v1/namespaces", body)
     until(lambda: api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")["items"])
     yield api
-    api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
-    until(lambda: gone(api, f"/api/v1/namespaces/{NAMESPACE}"))
+    api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}")  # it goes when its last pod has
 
 
 def until(condition: Any, seconds: float = 30) -> Any:
@@ -100,7 +99,7 @@ def is_ready(api: Api, name: str) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-async def test_a_pod_becomes_ready_at_an_address_where_its_own_sandboxd_answers(api: Api, node: str) -> None:
+async def test_a_pod_becomes_ready_at_an_address_where_its_own_sandboxd_answers(api: Api) -> None:
     key = secrets.token_bytes(32)
     uid = create(api, "answers", key)
     await asyncio.to_thread(until, lambda: is_ready(api, "answers"))
@@ -110,7 +109,7 @@ async def test_a_pod_becomes_ready_at_an_address_where_its_own_sandboxd_answers(
     connection.shut("the test is over")
 
 
-def test_each_pod_has_an_address_of_its_own(api: Api, node: str) -> None:
+def test_each_pod_has_an_address_of_its_own(api: Api) -> None:
     for number in range(20):
         create(api, f"many-{number}", secrets.token_bytes(32))
     names = [f"many-{number}" for number in range(20)]
@@ -118,7 +117,7 @@ def test_each_pod_has_an_address_of_its_own(api: Api, node: str) -> None:
     assert len({status(api, name)["podIP"] for name in names}) == 20
 
 
-def test_a_deleted_pod_and_its_processes_are_gone(api: Api, node: str) -> None:
+def test_a_deleted_pod_and_its_processes_are_gone(api: Api) -> None:
     create(api, "deleted", secrets.token_bytes(32))
     until(lambda: is_ready(api, "deleted"))
     address = status(api, "deleted")["podIP"]
@@ -128,13 +127,13 @@ def test_a_deleted_pod_and_its_processes_are_gone(api: Api, node: str) -> None:
     assert address not in listening
 
 
-def test_a_pod_past_its_deadline_has_failed_and_says_why(api: Api, node: str) -> None:
+def test_a_pod_past_its_deadline_has_failed_and_says_why(api: Api) -> None:
     create(api, "late", secrets.token_bytes(32), activeDeadlineSeconds=1)
     until(lambda: status(api, "late")["phase"] == "Failed")
     assert status(api, "late")["reason"] == "DeadlineExceeded"
 
 
-def test_a_key_that_is_no_key_makes_a_pod_that_failed_and_not_one_that_hangs(api: Api, node: str) -> None:
+def test_a_key_that_is_no_key_makes_a_pod_that_failed_and_not_one_that_hangs(api: Api) -> None:
     create(api, "broken", b"short")
     until(lambda: status(api, "broken")["phase"] == "Failed")
     assert status(api, "broken")["containerStatuses"][0]["state"]["terminated"]["exitCode"] != 0

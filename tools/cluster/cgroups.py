@@ -45,6 +45,15 @@ def remove_cgroup(name: str) -> None:
             Path(folder).rmdir()
 
 
+def remove_if_unused(name: str) -> None:
+    """Remove a cgroup that engines share, unless something is in it."""
+    for mount in hierarchies():
+        try:
+            (mount / name.lstrip("/")).rmdir()
+        except OSError:
+            continue  # it is not there, or something is in it
+
+
 def _kill_all(tops: list[Path]) -> int:
     """Send SIGKILL to every process in these cgroups; their number."""
     pids: set[int] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +19,8 @@ from cluster.processes import run
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BASE_PACKAGES = ["ca-certificates", "git", "procps", "python3"]
 BASE_SUITE = "bookworm"
+KEPT = 6
+"""Archives of one image that stay in the cache."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -34,24 +37,37 @@ class Image:
     make_layer: Callable[[Path, Path], None]
     """(layer, scratch): write the layer, a tar file, using an empty scratch folder."""
 
+    @property
+    def short(self) -> str:
+        """Its name as part of a file's name."""
+        return self.name.rpartition("/")[2].replace(":", "-")
+
     def archive(self) -> Path:
         """The image as an archive; built unless it is in the cache."""
         recipe = f"{self.name} {self.config} {self.inputs()}"
-        short = self.name.rpartition("/")[2].replace(":", "-")
         folder = cache_root() / "images"
-        target = folder / f"{short}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.tar"
-        if not target.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
-                tree = Path(scratch) / "tree"
-                tree.mkdir()
-                layer = Path(scratch) / "layer.tar"
-                self.make_layer(layer, tree)
-                write_archive(target, self.name, layer, self.config)
-            for old in folder.glob(f"{short}-*.tar"):
-                if old != target:
-                    old.unlink(missing_ok=True)
+        target = folder / f"{self.short}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.tar"
+        if target.exists():
+            return target
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{self.short}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                self._build(target)
         return target
+
+    def _build(self, target: Path) -> None:
+        folder = target.parent
+        with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
+            tree = Path(scratch) / "tree"
+            tree.mkdir()
+            layer = Path(scratch) / "layer.tar"
+            self.make_layer(layer, tree)
+            write_archive(target, self.name, layer, self.config)
+        # Other checkouts on this machine may want the older ones.
+        built = sorted(folder.glob(f"{self.short}-*.tar"), key=lambda path: path.stat().st_mtime)
+        for old in built[:-KEPT]:
+            old.unlink(missing_ok=True)
 
 
 def _busybox() -> Path:
@@ -122,10 +138,8 @@ def _sandboxd_inputs() -> str:
     """A hash of sandboxd's sources, of the builder, and of the interpreter that is copied."""
     package = ROOT / "packages/orchard-core/src/orchard_core"
     digest = hashlib.sha256(_python(_INTERPRETER).encode())
-    for path in [
-        *sorted((package / "sandboxd").glob("*.py")),
-        *sorted((package / "env").glob("runtime*.py")),
-    ]:
+    builders = [package / "env/runtime.py", package / "env/bundle.py"]
+    for path in [*sorted((package / "sandboxd").glob("*.py")), *builders]:
         digest.update(path.read_bytes())
     return digest.hexdigest() + _busybox_hash()
 

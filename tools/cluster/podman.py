@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.cgroups import remove_if_unused
 from cluster.namespace import inside, start_namespace
 from cluster.network import remove_chains, remove_link, remove_rules
 from cluster.own import check_programs
 from cluster.paths import Instance
 from cluster.processes import Daemon, remove_tree, run
+
+PODMAN_PROGRAMS = ["podman", "runc", "iptables", "ip", "unshare", "nsenter", "busybox"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Podman:
         """Start it (1 s); harmless when it runs. The caller holds the instance's lock."""
         if self.is_up():
             return
-        check_programs(["podman", "runc", "iptables", "ip", "unshare", "nsenter"])
+        check_programs(PODMAN_PROGRAMS)
         self._clean()
         self.root.mkdir(parents=True, mode=0o700)
         start_namespace(self.root)
@@ -84,6 +87,7 @@ class Podman:
         remove_rules(self._mark)
         remove_chains(["CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SETMARK", "CNI-HOSTPORT-MASQ"])
         remove_link(self.bridge)
+        remove_if_unused("/libpod_parent")
         remove_tree(self.root)
 
     def podman(self, *arguments: str, check: bool = True) -> str:

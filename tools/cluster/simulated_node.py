@@ -110,16 +110,21 @@ class SimulatedNode:
                 self._see(event["object"])
 
     def stop(self) -> None:
-        """End all sandboxes and take the node away."""
+        """End all sandboxes and take the pods and the node away; a node that is killed is a node that is lost."""
         self.stopping.set()
         self._zygote.close()
         self._zygote_process.kill()
         self._zygote_process.wait()
         self._workers.shutdown(wait=False, cancel_futures=True)
+        paths = [f"{pod.path}?gracePeriodSeconds=0" for pod in self.pods.values()]
+        with ThreadPoolExecutor(8) as removers:
+            list(removers.map(self._remove, [*paths, f"/api/v1/nodes/{self.name}"]))
+
+    def _remove(self, path: str) -> None:
         try:
-            self.api.call("DELETE", f"/api/v1/nodes/{self.name}")
-        except (ApiError, OSError):
-            return  # the cluster went first
+            self.api.call("DELETE", path)
+        except (ApiError, OSError, http.client.HTTPException) as error:
+            log.info("%s was not deleted: %s", path, error)
 
     # Pods
 

@@ -141,7 +141,8 @@ class Zygote:
 
 if __name__ == "__main__":
     sys.path.append(sys.argv[2])
-    from sandboxd.main import main as sandboxd_main
+    importlib.import_module("sandboxd.listening")
+    sandboxd_main = importlib.import_module("sandboxd.main").main
 
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     gc.collect()
