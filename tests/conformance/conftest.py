@@ -21,7 +21,7 @@ Options = Mapping[str, Any]
 
 
 def _docker(request: pytest.FixtureRequest) -> Options:
-    return {"url": request.getfixturevalue("docker_host"), "image": request.getfixturevalue("base_image")}
+    return {"url": request.getfixturevalue("docker_host"), "image": "orchard.local/base:dev"}
 
 
 PROVIDERS: Mapping[str, Callable[[pytest.FixtureRequest], Options]] = {
