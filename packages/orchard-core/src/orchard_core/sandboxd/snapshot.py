@@ -125,6 +125,7 @@ def _replace(tar: TarFile, member: Any, path: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if member.issym():
         os.symlink(member.linkname, path)
+        os.utime(path, (member.mtime, member.mtime), follow_symlinks=False)
         return
     source = tar.extractfile(member)
     assert source is not None

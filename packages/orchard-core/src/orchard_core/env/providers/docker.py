@@ -148,7 +148,7 @@ class DockerSandbox(SandboxClient):
                 f"the container engine refused a connection: {error.explanation}"
             ) from error
         # The engine's client wraps the socket, whose protocol has changed from HTTP to the exec's bytes.
-        own: socket.socket = getattr(stream, "_sock").dup()
+        own: socket.socket = stream._sock.dup()
         own.setblocking(False)
         return own
 
