@@ -15,6 +15,7 @@ from pathlib import Path
 
 LAYERS = {
     "errors": 0,
+    "options": 0,
     "sandboxd": 0,
     "recipe": 1,
     "env.spec": 1,

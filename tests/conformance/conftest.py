@@ -1,19 +1,41 @@
-"""Every provider passes these tests; a new one is added to PROVIDERS."""
+"""Every provider passes these tests.
+
+The built-in ones are in PROVIDERS. For another one (its package installed), name it:
+`ORCHARD_CONFORMANCE=NAME ORCHARD_CONFORMANCE_OPTIONS='{"key": "value"}' pytest tests/conformance`.
+An image for these tests has a POSIX shell, coreutils, procps-like /proc, python3 and git, a user with
+a writable HOME of /home/agent, and a writable /workspace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import pytest
 
 from orchard_core.env import Provider, ProviderUnavailableError, Sandbox, SandboxSpec, open_provider
 
-PROVIDERS = ("bubblewrap",)
+Options = Mapping[str, Any]
 
 
-@pytest.fixture(params=PROVIDERS)
+def _docker(request: pytest.FixtureRequest) -> Options:
+    return {"url": request.getfixturevalue("docker_host"), "image": "orchard.local/base:dev"}
+
+
+PROVIDERS: Mapping[str, Callable[[pytest.FixtureRequest], Options]] = {
+    "bubblewrap": lambda _request: {},
+    "docker": _docker,
+}
+NAMED = os.environ.get("ORCHARD_CONFORMANCE")
+
+
+@pytest.fixture(params=[NAMED] if NAMED else list(PROVIDERS))
 async def provider(request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
-    made = open_provider(request.param)
+    given = os.environ.get("ORCHARD_CONFORMANCE_OPTIONS", "{}")
+    options = json.loads(given) if NAMED else PROVIDERS[request.param](request)
+    made = open_provider(request.param, options)
     try:
         probe = await made.create(SandboxSpec())
     except ProviderUnavailableError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -108,10 +109,21 @@ def _base_layer(layer: Path, tree: Path) -> None:
     for folder in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
         shutil.rmtree(tree / folder, ignore_errors=True)
         (tree / folder).mkdir(parents=True)
+    _add_agent(tree)
     fixed = ["--numeric-owner", "--sort=name", "--mtime=@0", "--format=pax"]
     fixed.append("--pax-option=delete=atime,delete=ctime")
     left_out = ["--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./var/log/*"]
     run("tar", *fixed, *left_out, "-C", tree, "-cf", layer, ".")
+
+
+def _add_agent(tree: Path) -> None:
+    """The user that the image runs as, with a home and a workspace of its own, as task images have."""
+    with open(tree / "etc/passwd", "a") as passwd, open(tree / "etc/group", "a") as group:
+        passwd.write("agent:x:1000:1000:agent:/home/agent:/bin/bash\n")
+        group.write("agent:x:1000:\n")
+    for folder in ("home/agent", "workspace"):
+        (tree / folder).mkdir(parents=True)
+        os.chown(tree / folder, 1000, 1000)
 
 
 def _python(code: str, *arguments: str) -> str:
@@ -172,8 +184,13 @@ BUSYBOX = Image(
 )
 BASE = Image(
     "orchard.local/base:dev",
-    ImageConfig(command=["bash"], environment={"PATH": PATH}),
-    lambda: f"{BASE_SUITE} {BASE_PACKAGES}",
+    ImageConfig(
+        command=["bash"],
+        environment={"PATH": PATH, "HOME": "/home/agent"},
+        workdir="/workspace",
+        user="1000",
+    ),
+    lambda: f"{BASE_SUITE} {BASE_PACKAGES} with the user agent",
     _base_layer,
 )
 SANDBOXD = Image(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from orchard_core.env.client import SandboxClient
 from orchard_core.env.dial import UnixAddress, dial
 from orchard_core.env.errors import SandboxGoneError, SandboxIdentityError, SandboxUnreachableError
 from orchard_core.env.link import Target, dialled_link
 from orchard_core.env.proving import Credentials
 from orchard_core.env.runtime import build_runtime, runtime_argv
-from orchard_core.env.sandbox_client import SandboxClient
 from orchard_core.sandboxd import auth, wire
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from orchard_core.domain.types import Reward, Split, Task
 from orchard_core.env.errors import SandboxError
 from orchard_core.env.handle import Provider, Sandbox
 from orchard_core.errors import UsageError
+from orchard_core.options import options_from
 from orchard_swe.errors import InstanceError
 from orchard_swe.gitrepo import Repository, build_repository
 from orchard_swe.grading import grade_patch
@@ -28,8 +29,6 @@ from orchard_swe.worktree import pack_tree
 PATH = f"{TOOLBOX}/bin:{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin"
 SETUP_TIMEOUT_S = 30.0
 CORPUS_COMMANDS = 6
-
-Options = TypeVar("Options", bound="TeacherStyle | PracticeOptions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,20 +170,6 @@ def _select(instances: list[Instance], options: Mapping[str, Any]) -> list[Insta
     if limit is not None and int(limit) < 1:
         raise InstanceError(f"limit must be at least 1, not {limit}")
     return instances[: int(limit)] if limit is not None else instances
-
-
-def options_from(kind: type[Options], options: Mapping[str, Any], whose: str) -> Options:
-    """A dataclass of options. Raises UsageError for a name it lacks, naming the nearest, and for a value
-    of another type than the default's."""
-    defaults = {field.name: field.default for field in fields(kind)}
-    for name, value in options.items():
-        if name not in defaults:
-            near = get_close_matches(name, sorted(defaults), 1, cutoff=0.0)
-            raise UsageError(f"{whose} has no option {name!r}; did you mean {near[0]!r}?")
-        wanted = type(defaults[name])
-        if not isinstance(value, (int, float) if wanted is float else wanted) or isinstance(value, bool):
-            raise UsageError(f"option {name!r} of {whose} must be {wanted.__name__}, not {value!r}")
-    return kind(**options)
 
 
 @lru_cache(maxsize=256)

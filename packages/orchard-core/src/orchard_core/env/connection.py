@@ -15,9 +15,12 @@ from orchard_core.env.errors import (
     ConnectionLostError,
     ExecConflictError,
     SandboxError,
+    SandboxExpiredError,
     SandboxFileError,
     SandboxGoneError,
     SandboxIdentityError,
+    SandboxPortError,
+    UnknownExecError,
 )
 from orchard_core.env.proving import Prover
 from orchard_core.errors import OrchardError, UsageError
@@ -26,7 +29,9 @@ from orchard_core.sandboxd import wire
 _ERRORS: dict[str, type[OrchardError]] = {
     "conflict": ExecConflictError,
     "file": SandboxFileError,
+    "port": SandboxPortError,
     "sandbox": SandboxError,
+    "unknown_exec": UnknownExecError,
     "usage": UsageError,
 }
 _MAX_PEER_STREAMS = 4096
@@ -140,6 +145,7 @@ class Connection(asyncio.Protocol):
         self.lost = asyncio.Event()
         self.reason = "sandboxd ended"
         self.farewell: str | None = None  # why the sandbox ended, if it said so
+        self.expired = False
         self._on_connect = on_connect
         self._prover = prover
         self._parser = wire.FrameParser()
@@ -180,7 +186,8 @@ class Connection(asyncio.Protocol):
     def check(self) -> None:
         """Raise SandboxGoneError if the sandbox ended, ConnectionLostError if only the connection is lost."""
         if self.farewell is not None:
-            raise SandboxGoneError(f"the sandbox is gone: {self.farewell}")
+            kind = SandboxExpiredError if self.expired else SandboxGoneError
+            raise kind(f"the sandbox is gone: {self.farewell}")
         if self.lost.is_set():
             raise ConnectionLostError(f"the sandbox is gone: {self.reason}")
 
@@ -231,7 +238,7 @@ class Connection(asyncio.Protocol):
         if not self.hello.done():
             self._greet(kind, payload)
         elif kind == wire.BYE:
-            self.farewell = "it reached its time limit (ttl_s)"
+            self.farewell, self.expired = _farewell_of(payload)
             self.shut(self.farewell)
         elif kind == wire.OPEN:
             self._accept(number, wire.unpack(payload))
@@ -269,6 +276,13 @@ def _credit_of(payload: bytes) -> int:
     if not isinstance(count, int) or count < 0:
         raise wire.WireError("bad credit")
     return count
+
+
+def _farewell_of(payload: bytes) -> tuple[str, bool]:
+    said = wire.unpack(payload)
+    if not isinstance(said, dict) or not isinstance(said.get("reason"), str):
+        raise wire.WireError("bad farewell")
+    return str(said["reason"])[:200], said.get("expired") is True
 
 
 def _error_of(payload: bytes) -> OrchardError:

@@ -63,13 +63,17 @@ async def dial(
         raise SandboxIdentityError(f"{address}: {error}") from error
 
 
-async def greet(sock: socket.socket, connection: Connection) -> Connection:
+async def greet(
+    sock: socket.socket, connection: Connection, protocol: asyncio.Protocol | None = None
+) -> Connection:
     """Run `connection` over a connected socket until sandboxd has let us in.
+
+    `protocol` is what reads the socket where that is not the connection itself (it unwraps).
 
     Raises SandboxIdentityError, or SandboxUnreachableError when the other side closes before.
     """
     try:
-        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+        await asyncio.get_running_loop().create_connection(lambda: protocol or connection, sock=sock)
         hello = await connection.hello
     except BaseException:
         connection.shut("it was given up")

@@ -19,6 +19,10 @@ class SandboxGoneError(SandboxError):
     """The sandbox ended (closed, killed, out of time) while it was needed."""
 
 
+class SandboxExpiredError(SandboxGoneError):
+    """The sandbox's lease ran out: its time limit, or its limit on idleness."""
+
+
 class ConnectionLostError(SandboxGoneError):
     """The connection to the sandbox broke; whether the sandbox still exists is the provider's to say."""
 
@@ -33,6 +37,14 @@ class SandboxIdentityError(SandboxError):
 
 class SandboxFileError(UsageError):
     """A path in the sandbox is missing, of the wrong kind, or not permitted."""
+
+
+class SandboxPortError(UsageError):
+    """Nothing answers on a port of the sandbox."""
+
+
+class UnknownExecError(UsageError):
+    """The sandbox knows no command with this id."""
 
 
 class ExecConflictError(UsageError):

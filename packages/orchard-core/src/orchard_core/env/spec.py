@@ -22,7 +22,8 @@ class SandboxSpec:
 
     `image` is a provider's image name; the bubblewrap provider takes only "host" (the read-only
     host system). `memory_bytes` and `pids` are limits, `None` means the provider's default.
-    `disk_bytes` bounds the writable file systems. `ttl_s` ends the sandbox whatever happens.
+    `disk_bytes` bounds the writable file systems. `ttl_s` ends the sandbox whatever
+    happens, `idle_s` when it was not used for so long (no request, running command or open stream).
     """
 
     image: str = "host"
@@ -35,4 +36,5 @@ class SandboxSpec:
     disk_bytes: int | None = None
     pids: int | None = None
     ttl_s: float = 3600.0
+    idle_s: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -36,7 +36,7 @@ def describe(error: OSError, path: str) -> tuple[str, str]:
 class ReadFile(Handler):
     """Sends a regular file piece by piece, as the client takes it."""
 
-    def __init__(self, stream: Stream, path: str) -> None:
+    def __init__(self, stream: Stream, path: str, offset: int = 0) -> None:
         self._stream = stream
         self._path = path
         # O_NONBLOCK: opening a FIFO must not hang the daemon.
@@ -45,6 +45,7 @@ class ReadFile(Handler):
             kind = "a directory" if stat.S_ISDIR(os.fstat(self._fd).st_mode) else "not a regular file"
             os.close(self._fd)
             raise OSError(errno.EINVAL, f"it is {kind}")
+        os.lseek(self._fd, offset, os.SEEK_SET)
         stream.handler = self
         self.on_credit()
 

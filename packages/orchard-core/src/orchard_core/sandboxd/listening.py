@@ -9,11 +9,13 @@ from __future__ import annotations
 import _socket as socket
 import os
 import sys
+import time
 
 from . import auth, process, wire
 from .loop import READ, Loop
 from .main import limit
 from .server import Server
+from .termination import on_terminate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from .loop import Timer
 
+SOCKETS = {"unix": socket.AF_UNIX, "tcp": socket.AF_INET, "tcp6": socket.AF_INET6}
 _PREFIX = "ORCHARD_"
 _AUTH_PATIENCE_S = 10.0
 _MAX_STRANGERS = 64
@@ -37,12 +40,19 @@ def main() -> None:
     config = configure(settings, os.environ, os.getcwd())
     limit(config)
     os.umask(0o022)
-    os.makedirs(config["workdir"], exist_ok=True)
+    try:
+        os.makedirs(config["workdir"], exist_ok=True)
+    except OSError as error:
+        raise SystemExit(
+            f"sandboxd: the working directory {config['workdir']} can't be made: {error.strerror}"
+        ) from error
     os.chdir("/")
     loop = Loop()
-    door = Door(
-        loop, Server(loop, config), bytes.fromhex(settings["ORCHARD_SANDBOX_KEY"]), identity(settings)
-    )
+    server = Server(loop, config)
+    door = Door(loop, server, bytes.fromhex(settings["ORCHARD_SANDBOX_KEY"]), identity(settings))
+    if settings.get("ORCHARD_ORPHAN_S"):
+        door.end_when_orphaned(float(settings["ORCHARD_ORPHAN_S"]))
+    on_terminate(loop, lambda: server.end("it was told to stop"))
     door.open(settings["ORCHARD_LISTEN"])
     log(f"listening on {settings['ORCHARD_LISTEN']}")
     loop.run()
@@ -75,6 +85,18 @@ def configure(settings: dict[str, str], environ: MutableMapping[str, str], cwd: 
     }
 
 
+def address_of(text: str) -> tuple[str, Any]:
+    """ "tcp:HOST:PORT", "unix:PATH" or "unix:@NAME" (abstract) as a key of SOCKETS and what bind and connect take."""
+    kind, _, rest = text.partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind == "unix" and rest:
+        return kind, "\0" + rest[1:] if rest[0] == "@" else rest
+    if kind == "tcp" and port.isdigit():
+        host = host.strip("[]")
+        return ("tcp6" if ":" in host else kind), (host, int(port))
+    raise SystemExit(f"sandboxd: an address is tcp:HOST:PORT or unix:PATH, not {text!r}")
+
+
 def log(message: str) -> None:
     """A line in the container's log."""
     sys.stderr.write(f"sandboxd: {message}\n")
@@ -92,23 +114,36 @@ class Door:
         self.key = key
         self.identity = identity
         self.strangers: set[Stranger] = set()
+        self._orphan_s: float | None = None
+        self._last_seen = time.monotonic()
 
     def open(self, address: str) -> None:
-        """Listen on "tcp:HOST:PORT" or "unix:PATH"."""
-        kind, _, rest = address.partition(":")
-        if kind == "unix":
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.bind(rest)
-        elif kind == "tcp":
-            host, _, port = rest.rpartition(":")
-            sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        """Listen on an address as `address_of` takes it."""
+        kind, where = address_of(address)
+        sock = socket.socket(SOCKETS[kind], socket.SOCK_STREAM)
+        if kind != "unix":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host.strip("[]"), int(port)))
-        else:
-            raise SystemExit(f"sandboxd: ORCHARD_LISTEN must be tcp:HOST:PORT or unix:PATH, not {address!r}")
+        sock.bind(where)
         sock.listen(128)
         sock.setblocking(False)
         self.loop.watch(sock.fileno(), READ, lambda _events: self._accept(sock))
+
+    def end_when_orphaned(self, patience_s: float) -> None:
+        """End the sandbox once it has been without a proven client for `patience_s`."""
+        self._orphan_s = patience_s
+        self.loop.after(patience_s, self._look_for_orphan)
+
+    def left(self) -> None:
+        """A proven client has gone."""
+        self._last_seen = time.monotonic()
+        if self._orphan_s is not None:
+            self.loop.after(self._orphan_s, self._look_for_orphan)
+
+    def _look_for_orphan(self) -> None:
+        assert self._orphan_s is not None
+        if not self.server.connections and time.monotonic() - self._last_seen >= self._orphan_s:
+            log("its client has gone")
+            self.loop.stop()
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -191,7 +226,7 @@ class Stranger:
                     raise wire.WireError("it spoke before it was let in")
                 else:
                     self._leave()
-                    self._door.server.take(self._sock, lambda: None)
+                    self._door.server.take(self._sock, self._door.left)
                     return
         except wire.WireError as error:
             self.refuse(str(error))

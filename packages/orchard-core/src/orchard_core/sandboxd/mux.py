@@ -124,16 +124,6 @@ class Connection:
             self._out += wire.frame(kind, stream, payload)
             self._flush()
 
-    def drain(self) -> None:
-        """Send all that is queued, waiting at most a second for a client that does not read."""
-        if self.gone:
-            return
-        try:
-            self._sock.settimeout(1.0)
-            self._sock.sendall(self._out)
-        except OSError:
-            self._lose()
-
     def feed(self, data: bytes) -> None:
         """Take bytes that came in."""
         try:

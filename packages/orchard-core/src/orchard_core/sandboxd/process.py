@@ -8,12 +8,17 @@ from __future__ import annotations
 
 # `_signal` and not `signal`: the wrapper imports `enum`, which alone would double the start time.
 import _signal as signal  # type: ignore[import-not-found, unused-ignore]
+import fcntl
 import os
 import struct
+import sys
+import termios
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
+
+    from .users import User
 
 REPORT = struct.Struct("!ci")
 
@@ -23,7 +28,22 @@ _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _NEVER_CAUGHT = (signal.SIGKILL, signal.SIGSTOP)
 
+# The workload goes first when memory runs out. Raising one's own score takes no privilege.
+_OOM_SCORE = b"1000"
+
 _prctl: Callable[..., int] | None = None
+
+
+class Plan:
+    """What a command is to run, where, and as whom."""
+
+    __slots__ = ("argv", "cwd", "env", "user")
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, user: User | None) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.user = user
 
 
 def load_prctl() -> None:
@@ -52,10 +72,10 @@ def close_all_but(keep: int) -> None:
     _close_above(3, keep if keep > 2 else 3)
 
 
-def spawn_supervised(
-    argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: tuple[int, int, int]
-) -> tuple[int, int]:
-    """Start `argv` under a supervisor; returns the supervisor's pid and a pipe of REPORTs.
+def spawn_supervised(plan: Plan, stdio: tuple[int, int, int], terminal: bool) -> tuple[int, int]:
+    """Start a command under a supervisor; returns the supervisor's pid and a pipe of REPORTs.
+
+    With `terminal`, stdio is one and becomes the command's controlling terminal.
 
     Reports are `p` (the command's pid), then `s` (its wait status). Raises OSError when no process
     can be made.
@@ -68,7 +88,7 @@ def spawn_supervised(
         os.close(write_end)
         raise
     if pid == 0:
-        _as_child(lambda: _supervise(argv, env, cwd, stdio, write_end))
+        _as_child(lambda: _supervise(plan, stdio, write_end, terminal))
     os.close(write_end)
     return pid, read_end
 
@@ -76,7 +96,7 @@ def spawn_supervised(
 def spawn_function(call: Callable[[], None], stdio: tuple[int, int, int]) -> int:
     """Run a Python function in a forked child whose stdio are the given descriptors; returns its pid.
 
-    The child exits with 0, or with 1 after writing the OSError's text to its stderr.
+    The child exits with 0, or with 1 after writing the error's text to its stderr.
     """
     pid = os.fork()
     if pid == 0:
@@ -135,6 +155,14 @@ def kill_tree(supervisor: int, own: Container[int]) -> bool:
     return bool(stopped)
 
 
+def signal_tree(supervisor: int, own: Container[int], number: int) -> int:
+    """Send a signal to the `living_tree`; returns to how many processes."""
+    found = living_tree(supervisor, own)
+    for pid in found:
+        _signal_process(pid, number)
+    return len(found)
+
+
 def _signal_process(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
@@ -165,9 +193,7 @@ def _close_above(first: int, keep: int) -> None:
     os.closerange(keep + 1, max(os.sysconf("SC_OPEN_MAX"), keep + 1))
 
 
-def _supervise(
-    argv: Sequence[str], env: Mapping[str, str], cwd: str, stdio: tuple[int, int, int], report: int
-) -> None:
+def _supervise(plan: Plan, stdio: tuple[int, int, int], report: int, terminal: bool) -> None:
     _reset_signals()
     _take_stdio(stdio)
     # Also closes sandboxd's connection and the pipes of other commands, whose ends must be seen to close.
@@ -175,7 +201,7 @@ def _supervise(
     guard_process()
     command = os.fork()
     if command == 0:
-        _as_child(lambda: _execute(argv, env, cwd, report))
+        _as_child(lambda: _execute(plan, report, terminal))
     null = os.open("/dev/null", os.O_RDWR)
     _take_stdio((null, null, null))
     for number in _IGNORED:
@@ -200,29 +226,39 @@ def _run_function(call: Callable[[], None], stdio: tuple[int, int, int]) -> None
     _close_above(3, 3)
     try:
         call()
-    except OSError as error:
-        os.write(2, str(error).encode("utf-8", "surrogateescape"))
-        os._exit(1)
+    finally:
+        error = sys.exc_info()[1]
+        if error is not None:
+            os.write(2, (str(error) or type(error).__name__).encode("utf-8", "surrogateescape"))
+            os._exit(1)
 
 
 def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in range(1, signal.NSIG):
         if number not in _NEVER_CAUGHT and signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
 
 
-def _execute(argv: Sequence[str], env: Mapping[str, str], cwd: str, report: int) -> None:
+def _execute(plan: Plan, report: int, terminal: bool) -> None:
     os.setsid()
+    if terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    _go_first_when_memory_ends()
     # Before the program can do anything, such as killing the supervisor.
     os.write(report, REPORT.pack(b"p", os.getpid()))
     error: OSError | None = None
     code = 127
     try:
-        os.chdir(cwd)
-        for path in _candidates(argv[0], env):
+        if plan.user is not None:
+            os.setgroups(plan.user.groups)
+            os.setresgid(plan.user.gid, plan.user.gid, plan.user.gid)
+            os.setresuid(plan.user.uid, plan.user.uid, plan.user.uid)
+        os.chdir(plan.cwd)
+        for path in _candidates(plan.argv[0], plan.env):
             try:
-                os.execve(path, list(argv), dict(env))
+                os.execve(path, list(plan.argv), dict(plan.env))
             except FileNotFoundError as not_found:
                 error = error or not_found
             except OSError as other:
@@ -230,8 +266,17 @@ def _execute(argv: Sequence[str], env: Mapping[str, str], cwd: str, report: int)
     except OSError as failed:
         error = failed
     reason = os.strerror(error.errno or 0) if error else "not found"
-    os.write(2, f"{argv[0]}: {reason}\n".encode("utf-8", "surrogateescape"))
+    os.write(2, f"{plan.argv[0]}: {reason}\n".encode("utf-8", "surrogateescape"))
     os._exit(code)
+
+
+def _go_first_when_memory_ends() -> None:
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except OSError:
+        return  # no /proc, or one that is read-only
+    os.write(fd, _OOM_SCORE)
+    os.close(fd)
 
 
 def _candidates(name: str, env: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,8 @@ from .mux import Handler, Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .loop import Loop
     from .mux import Connection
 
@@ -71,19 +73,30 @@ class Listeners:
 class Carrier(Handler):
     """Carries one accepted connection over one stream, with half-close and back-pressure both ways."""
 
-    def __init__(self, loop: Loop, stream: Stream, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        stream: Stream,
+        sock: socket.socket,
+        early: Sequence[bytes] = (),
+        ended: bool = False,
+    ) -> None:
+        """`early` is what the stream has brought already; `ended` that it will bring no more."""
         self._loop = loop
         self._stream = stream
         self._sock = sock
         self._fd = sock.fileno()
-        self._queue: list[bytes] = []
+        self._queue = list(early)
         self._read_ended = False
-        self._write_ended = False
+        self._write_ended = ended
         self._shut = False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.handler = self
-        self._rewatch()
+        if early or ended:
+            self._write()
+        else:
+            self._rewatch()
 
     def on_data(self, data: bytes) -> None:
         self._queue.append(data)

@@ -20,18 +20,21 @@ import shutil
 import socket
 import subprocess
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchard_core.env.bundle import sandbox_python, sandboxd_bundle
+from orchard_core.env.client import SandboxClient
 from orchard_core.env.connection import Connection
 from orchard_core.env.errors import ProviderUnavailableError, SandboxStartError
+from orchard_core.env.handle import LeaseLeft
 from orchard_core.env.link import FixedLink
 from orchard_core.env.providers import bwrap_arguments as arguments
 from orchard_core.env.providers.bwrap_process import BwrapProcess
-from orchard_core.env.sandbox_client import SandboxClient
 from orchard_core.env.spec import SandboxSpec
 from orchard_core.env.tunnels import Tunnels
+from orchard_core.errors import UsageError
 from orchard_core.sandboxd import wire
 
 START_TIMEOUT_S = 30.0
@@ -53,6 +56,9 @@ class _Tools:
 class BubblewrapSandbox(SandboxClient):
     """A sandbox made by `BubblewrapProvider`."""
 
+    # All that its commands can write is in file systems of its own, which begin empty.
+    snapshot_since_start = False
+
     def __init__(
         self,
         sandbox_id: str,
@@ -66,8 +72,9 @@ class BubblewrapSandbox(SandboxClient):
         self._id = sandbox_id
         self._spec = spec
         self._process = process
+        self.snapshot_roots = arguments.Layout(spec, None).writable()
         # sandboxd keeps the time too; this one holds even if sandboxd were stuck.
-        self._ttl = asyncio.get_running_loop().call_later(spec.ttl_s + 1.0, self._expire)
+        self._ttl = self._watch_time(spec.ttl_s)
 
     @property
     def id(self) -> str:
@@ -90,6 +97,15 @@ class BubblewrapSandbox(SandboxClient):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def renew(self, *, ttl_s: float | None = None, idle_s: float | None = None) -> LeaseLeft:
+        left = await super().renew(ttl_s=ttl_s, idle_s=idle_s)
+        self._ttl.cancel()
+        self._ttl = self._watch_time(left.ttl_left_s)
+        return left
+
+    def _watch_time(self, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds + 1.0, self._expire)
 
     def _expire(self) -> None:
         self._connection.shut("it reached its time limit (ttl_s)")
@@ -129,6 +145,13 @@ class BubblewrapProvider:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def bubblewrap_from_options(options: Mapping[str, Any]) -> BubblewrapProvider:
+    """The provider; there is nothing to choose."""
+    if options:
+        raise UsageError(f"the bubblewrap provider takes no option {', '.join(map(repr, sorted(options)))}")
+    return BubblewrapProvider()
 
 
 def _find_tools() -> _Tools:
@@ -217,6 +240,7 @@ def _config(spec: SandboxSpec, layout: arguments.Layout, as_root: bool) -> dict[
         "env": {**arguments.BASE_ENV, **spec.env},
         "workdir": spec.workdir,
         "ttl_s": float(spec.ttl_s),
+        "idle_s": spec.idle_s,
         "pids": arguments.DEFAULT_PIDS if spec.pids is None else spec.pids,
         "memory_bytes": spec.memory_bytes,
         "user": arguments.INNER_ID if as_root else None,
