@@ -5,7 +5,7 @@ SHELL := bash
 export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 BIN := .venv/bin
 SOURCES := packages tools tests benchmarks examples conftest.py
-SCRIPTS := tools/lock tools/sync tools/devcluster tools/images
+SCRIPTS := tools/lock tools/sync tools/devcluster tools/images tools/simnode
 TYPED := $(wildcard packages/*/src) $(wildcard examples/*/src) $(wildcard examples/*/*.py) $(wildcard tools/*.py) tools/cluster $(wildcard benchmarks/*.py)
 
 .PHONY: help ready demo demo-full engines test check bench format
