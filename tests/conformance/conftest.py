@@ -24,9 +24,14 @@ def _docker(request: pytest.FixtureRequest) -> Options:
     return {"url": request.getfixturevalue("docker_host"), "image": "orchard.local/base:dev"}
 
 
+def _kubernetes(request: pytest.FixtureRequest) -> Options:
+    return {"kubeconfig": str(request.getfixturevalue("kubeconfig")), "image": "orchard.local/base:dev"}
+
+
 PROVIDERS: Mapping[str, Callable[[pytest.FixtureRequest], Options]] = {
     "bubblewrap": lambda _request: {},
     "docker": _docker,
+    "kubernetes": _kubernetes,
 }
 NAMED = os.environ.get("ORCHARD_CONFORMANCE")
 

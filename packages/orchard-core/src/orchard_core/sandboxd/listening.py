@@ -19,7 +19,7 @@ from .termination import on_terminate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping
     from typing import Any
 
     from .loop import Timer
@@ -37,7 +37,7 @@ def main() -> None:
     process.close_all_but(-1)
     process.load_prctl()
     process.guard_process()
-    config = configure(settings, os.environ, os.getcwd())
+    config = configure(settings, given_environment(), os.getcwd())
     limit(config)
     os.umask(0o022)
     try:
@@ -64,7 +64,18 @@ def identity(settings: dict[str, str]) -> str:
     return settings.get("ORCHARD_SANDBOX_IDENTITY") or settings["ORCHARD_SANDBOX_ID"]
 
 
-def configure(settings: dict[str, str], environ: MutableMapping[str, str], cwd: str) -> dict[str, Any]:
+def given_environment() -> dict[str, str]:
+    """The environment that this process was started with, less what is not the image's.
+
+    Not os.environ: the interpreter may have added LC_CTYPE to that. Kubernetes adds the addresses of its own
+    API server to every container.
+    """
+    with open("/proc/self/environ", "rb") as file:
+        pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if pair]
+    return {name: value for name, _, value in pairs if not name.startswith((_PREFIX, "KUBERNETES_"))}
+
+
+def configure(settings: dict[str, str], environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
     """The server's config; `environ` is the image's environment and `cwd` its WORKDIR, which hold unless set."""
     env = dict(environ)
     env.setdefault("PATH", _DEFAULT_PATH)

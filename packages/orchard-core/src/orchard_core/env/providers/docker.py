@@ -138,7 +138,7 @@ class DockerSandbox(SandboxClient):
             if self._container.status not in ("running", "created"):
                 raise SandboxGoneError(f"the sandbox is gone: {self._how_it_ended()}")
             exec_id = api.exec_create(self._container.id, argv, stdin=True, stdout=True, stderr=True)["Id"]
-            stream = api.exec_start(exec_id, socket=True)
+            stream: Any = api.exec_start(exec_id, socket=True)
         except docker.errors.NotFound as error:
             if time.monotonic() >= self._ends_at:
                 raise SandboxExpiredError("the sandbox is gone: it reached its time limit (ttl_s)") from error

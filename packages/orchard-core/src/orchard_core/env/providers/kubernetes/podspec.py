@@ -1,0 +1,210 @@
+"""The pod of a sandbox, as a plain object of the API."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from orchard_core.env.providers.kubernetes.options import KubernetesOptions, quantity
+from orchard_core.env.runtime import runtime_argv
+from orchard_core.env.spec import SandboxSpec
+from orchard_core.errors import UsageError
+from orchard_core.sandboxd import wire
+
+PREFIX = "orchard.dev"
+MANAGED = f"{PREFIX}/managed"
+SPEC_HASH = f"{PREFIX}/spec-hash"
+POOL = f"{PREFIX}/pool"
+EGRESS = f"{PREFIX}/egress"
+SPEC = f"{PREFIX}/spec"
+NONCE = f"{PREFIX}/key-nonce"
+LABELS = f"{PREFIX}/labels"
+EXPIRES = f"{PREFIX}/expires-at"
+
+ROOT = "/.orchard"
+_RUNTIME_VOLUME = "orchard-runtime"
+_DEFAULT_PIDS = 4096
+# The image's entrypoint copies the runtime into the folder named last.
+_COPY_TARGET = "/target"
+
+
+def spec_json(spec: SandboxSpec) -> str:
+    """The spec in one canonical form."""
+    return json.dumps(asdict(spec), sort_keys=True, separators=(",", ":"))
+
+
+def spec_hash(spec: SandboxSpec) -> str:
+    return hashlib.sha256(spec_json(spec).encode()).hexdigest()[:32]
+
+
+def spec_of(pod: Mapping[str, Any]) -> SandboxSpec:
+    """The spec that a pod was made for."""
+    fields = json.loads(pod["metadata"]["annotations"][SPEC])
+    return SandboxSpec(**{**fields, "mounts": ()})
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Raise UsageError for what a pod can't be."""
+    if spec.mounts:
+        raise UsageError(
+            "the kubernetes provider can't show folders of this machine in a pod (mounts); upload them"
+        )
+    for name in ("cpu", "memory_bytes", "disk_bytes", "pids", "ttl_s", "idle_s"):
+        value = getattr(spec, name)
+        if value is not None and value <= 0:
+            raise UsageError(f"{name} must be positive, not {value}")
+
+
+def pod_body(
+    name: str,
+    spec: SandboxSpec,
+    image: str,
+    options: KubernetesOptions,
+    *,
+    key: bytes,
+    nonce: str,
+    pool: str | None = None,
+    lock: bool = False,
+) -> dict[str, Any]:
+    """The pod called `name`. `lock` closes its network namespace before its workload begins."""
+    labels = {MANAGED: "true", SPEC_HASH: spec_hash(spec), EGRESS: spec.network}
+    if pool is not None:
+        labels[POOL] = pool
+    annotations = {SPEC: spec_json(spec), NONCE: nonce, LABELS: json.dumps(dict(spec.labels))}
+    volume, init = _runtime(options)
+    body: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "activeDeadlineSeconds": math.ceil(max(options.max_ttl_s, spec.ttl_s)),
+        "hostname": name[:63],
+        "securityContext": {
+            "seccompProfile": {"type": "RuntimeDefault"},
+            **({"runAsNonRoot": True} if options.run_as_non_root else {}),
+        },
+        "volumes": [{"name": _RUNTIME_VOLUME, **volume}],
+        "initContainers": [*init, *([_lock_container(options)] if lock else [])],
+        "containers": [_container(name, spec, image, options, key)],
+    }
+    if spec.network == "none":
+        # Names lead nowhere; asking for them should fail at once and not after a time-out.
+        body["dnsPolicy"] = "None"
+        body["dnsConfig"] = {"nameservers": ["127.0.0.1"], "options": [{"name": "attempts", "value": "1"}]}
+    if spec.network == "host":
+        raise UsageError('a pod does not get the network of its node; use network "none" or "cluster"')
+    for field, value in (
+        ("nodeSelector", options.node_selector),
+        ("tolerations", options.tolerations),
+        ("runtimeClassName", options.runtime_class),
+        ("priorityClassName", options.priority_class),
+        ("imagePullSecrets", [{"name": secret} for secret in options.pull_secrets]),
+    ):
+        if value:
+            body[field] = value
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "spec": body,
+    }
+
+
+def _container(
+    name: str, spec: SandboxSpec, image: str, options: KubernetesOptions, key: bytes
+) -> dict[str, Any]:
+    settings = {
+        "ORCHARD_SANDBOX_ID": name,
+        "ORCHARD_SANDBOX_KEY": key.hex(),
+        "ORCHARD_LISTEN": f"tcp:0.0.0.0:{options.port}",
+        "ORCHARD_TTL_S": str(spec.ttl_s),
+        "ORCHARD_IDLE_S": "" if spec.idle_s is None else str(spec.idle_s),
+        "ORCHARD_WORKDIR": spec.workdir,
+        "ORCHARD_PIDS": str(_DEFAULT_PIDS if spec.pids is None else spec.pids),
+        "ORCHARD_ENV": wire.pack(dict(spec.env)).hex(),
+    }
+    identity = {
+        "name": "ORCHARD_SANDBOX_IDENTITY",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
+    }
+    return {
+        "name": "sandbox",
+        "image": image,
+        "imagePullPolicy": options.pull_policy,
+        "command": runtime_argv(ROOT),
+        "env": [*({"name": k, "value": v} for k, v in settings.items()), identity],
+        "ports": [{"name": "sandboxd", "containerPort": options.port}],
+        "resources": _resources(spec, options),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {
+                "drop": ["ALL"],
+                **({"add": options.capabilities} if options.capabilities else {}),
+            },
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": _RUNTIME_VOLUME, "mountPath": ROOT, "readOnly": True}],
+    }
+
+
+def _runtime(options: KubernetesOptions) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The volume that holds sandboxd's runtime, and the init containers that fill it."""
+    if options.runtime.startswith("/"):
+        return {"hostPath": {"path": options.runtime, "type": "Directory"}}, []
+    if options.runtime == "image-volume":
+        reference = {"reference": options.sandboxd_image, "pullPolicy": options.pull_policy}
+        return {"image": reference}, []
+    if options.runtime != "init":
+        raise UsageError(
+            f'the option runtime is "init", "image-volume" or a folder of the nodes, not {options.runtime!r}'
+        )
+    copy = {
+        "name": "runtime",
+        "image": options.sandboxd_image,
+        "imagePullPolicy": options.pull_policy,
+        "resources": _small(),
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": _RUNTIME_VOLUME, "mountPath": _COPY_TARGET}],
+    }
+    return {"emptyDir": {}}, [copy]
+
+
+def _lock_container(options: KubernetesOptions) -> dict[str, Any]:
+    """Runs sandboxd.lock in the pod's network namespace, which it shares with the workload."""
+    root = "/orchard-runtime" if options.runtime == "init" else ROOT
+    mounts = (
+        [] if options.runtime == "init" else [{"name": _RUNTIME_VOLUME, "mountPath": ROOT, "readOnly": True}]
+    )
+    return {
+        "name": "lock",
+        "image": options.sandboxd_image,
+        "imagePullPolicy": options.pull_policy,
+        "command": [*runtime_argv(root, "lock"), str(options.port)],
+        "resources": _small(),
+        "securityContext": {
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _resources(spec: SandboxSpec, options: KubernetesOptions) -> dict[str, Any]:
+    wanted = {
+        "cpu": spec.cpu if spec.cpu is not None else options.cpu,
+        "memory": spec.memory_bytes if spec.memory_bytes is not None else options.memory_bytes,
+        "ephemeral-storage": spec.disk_bytes if spec.disk_bytes is not None else options.ephemeral_bytes,
+    }
+    limits = {name: quantity(value) for name, value in wanted.items() if value is not None}
+    return {"requests": limits, "limits": limits}
+
+
+def _small() -> dict[str, Any]:
+    return {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
