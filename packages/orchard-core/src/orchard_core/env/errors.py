@@ -39,6 +39,10 @@ class SandboxQuotaError(SandboxStartError):
     """A quota does not allow another sandbox."""
 
 
+class EgressNotEnforcedError(SandboxStartError):
+    """Sandboxes of network "none" would reach the outside all the same."""
+
+
 class SandboxNotFoundError(UsageError):
     """There is no sandbox with this id."""
 

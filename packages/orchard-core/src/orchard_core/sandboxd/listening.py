@@ -34,10 +34,10 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def main() -> None:
     """Listen as ORCHARD_LISTEN says and serve until the sandbox's time is up."""
     settings = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_PREFIX)}
+    config = configure(settings, given_environment(), os.getcwd())
     process.close_all_but(-1)
     process.load_prctl()
-    process.guard_process()
-    config = configure(settings, given_environment(), os.getcwd())
+    process.guard_process()  # from here on /proc/self is not ours to read either
     limit(config)
     os.umask(0o022)
     try:

@@ -68,6 +68,11 @@ class KubernetesApi:
         configuration.connection_pool_maxsize = 100
         return cls(client.ApiClient(configuration))
 
+    @property
+    def host(self) -> str:
+        """The API server's URL."""
+        return self._host
+
     async def close(self) -> None:
         await self._api.close()
 

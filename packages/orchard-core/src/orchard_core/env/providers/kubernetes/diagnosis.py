@@ -64,7 +64,7 @@ def _failed(pod: Mapping[str, Any]) -> Diagnosis:
         if state.get("reason") == "OOMKilled":
             return Diagnosis("failed", "it ran out of memory (raise memory_bytes)")
         if state.get("exitCode"):
-            said = state.get("message", "").strip()
+            said = (state.get("message", "").strip().splitlines() or [""])[-1]
             what = "sandboxd could not be brought into it" if container == "runtime" else "sandboxd ended"
             return Diagnosis(
                 "failed", f"{what} with status {state['exitCode']}" + (f": {said}" if said else "")

@@ -28,7 +28,8 @@ EXPIRES = f"{PREFIX}/expires-at"
 ROOT = "/.orchard"
 _RUNTIME_VOLUME = "orchard-runtime"
 _DEFAULT_PIDS = 4096
-# The image's entrypoint copies the runtime into the folder named last.
+# Where the sandboxd image holds the runtime, and where its init container shows the shared volume.
+_IN_IMAGE = "/orchard-runtime"
 _COPY_TARGET = "/target"
 
 
@@ -75,7 +76,7 @@ def pod_body(
     if pool is not None:
         labels[POOL] = pool
     annotations = {SPEC: spec_json(spec), NONCE: nonce, LABELS: json.dumps(dict(spec.labels))}
-    volume, init = _runtime(options)
+    volume, init = _runtime(options, lock)
     body: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -88,7 +89,7 @@ def pod_body(
             **({"runAsNonRoot": True} if options.run_as_non_root else {}),
         },
         "volumes": [{"name": _RUNTIME_VOLUME, **volume}],
-        "initContainers": [*init, *([_lock_container(options)] if lock else [])],
+        "initContainers": init,
         "containers": [_container(name, spec, image, options, key)],
     }
     if spec.network == "none":
@@ -135,7 +136,7 @@ def _container(
         "name": "sandbox",
         "image": image,
         "imagePullPolicy": options.pull_policy,
-        "command": runtime_argv(ROOT),
+        "command": runtime_argv(ROOT + _IN_IMAGE if options.runtime == "image-volume" else ROOT),
         "env": [*({"name": k, "value": v} for k, v in settings.items()), identity],
         "ports": [{"name": "sandboxd", "containerPort": options.port}],
         "resources": _resources(spec, options),
@@ -151,48 +152,42 @@ def _container(
     }
 
 
-def _runtime(options: KubernetesOptions) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The volume that holds sandboxd's runtime, and the init containers that fill it."""
-    if options.runtime.startswith("/"):
-        return {"hostPath": {"path": options.runtime, "type": "Directory"}}, []
+def _runtime(options: KubernetesOptions, lock: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The volume that holds sandboxd's runtime, and the init container that fills it or closes the network."""
+    port = str(options.port)
+    if options.runtime == "init":
+        command = [*runtime_argv(_IN_IMAGE, "install"), _IN_IMAGE, _COPY_TARGET, *([port] if lock else [])]
+        return {"emptyDir": {}}, [_init_container(options, command, _COPY_TARGET, lock)]
     if options.runtime == "image-volume":
-        reference = {"reference": options.sandboxd_image, "pullPolicy": options.pull_policy}
-        return {"image": reference}, []
-    if options.runtime != "init":
+        volume: dict[str, Any] = {
+            "image": {"reference": options.sandboxd_image, "pullPolicy": options.pull_policy}
+        }
+        root = ROOT + _IN_IMAGE
+    elif options.runtime.startswith("/"):
+        volume, root = {"hostPath": {"path": options.runtime, "type": "Directory"}}, ROOT
+    else:
         raise UsageError(
             f'the option runtime is "init", "image-volume" or a folder of the nodes, not {options.runtime!r}'
         )
-    copy = {
+    return volume, [_init_container(options, [*runtime_argv(root, "lock"), port], ROOT, lock)] if lock else []
+
+
+def _init_container(options: KubernetesOptions, command: list[str], mount: str, lock: bool) -> dict[str, Any]:
+    """Shares the pod's network namespace with the workload, which unlike this may not change it."""
+    privileges = {"runAsUser": 0, "runAsNonRoot": False} if lock else {}
+    return {
         "name": "runtime",
         "image": options.sandboxd_image,
         "imagePullPolicy": options.pull_policy,
-        "resources": _small(),
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": _RUNTIME_VOLUME, "mountPath": _COPY_TARGET}],
-    }
-    return {"emptyDir": {}}, [copy]
-
-
-def _lock_container(options: KubernetesOptions) -> dict[str, Any]:
-    """Runs sandboxd.lock in the pod's network namespace, which it shares with the workload."""
-    root = "/orchard-runtime" if options.runtime == "init" else ROOT
-    mounts = (
-        [] if options.runtime == "init" else [{"name": _RUNTIME_VOLUME, "mountPath": ROOT, "readOnly": True}]
-    )
-    return {
-        "name": "lock",
-        "image": options.sandboxd_image,
-        "imagePullPolicy": options.pull_policy,
-        "command": [*runtime_argv(root, "lock"), str(options.port)],
+        "command": command,
         "resources": _small(),
         "securityContext": {
-            "runAsUser": 0,
             "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+            "capabilities": {"drop": ["ALL"], **({"add": ["NET_ADMIN"]} if lock else {})},
+            **privileges,
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
+        "volumeMounts": [{"name": _RUNTIME_VOLUME, "mountPath": mount, "readOnly": mount == ROOT}],
     }
 
 

@@ -30,6 +30,7 @@ from orchard_core.env.handle import Provider, SandboxInfo
 from orchard_core.env.link import Link, Target, dialled_link
 from orchard_core.env.providers.kubernetes.api import KubernetesApi, KubernetesApiError
 from orchard_core.env.providers.kubernetes.diagnosis import Diagnosis, diagnose, seconds_of
+from orchard_core.env.providers.kubernetes.egress import EgressGuard
 from orchard_core.env.providers.kubernetes.informer import PodInformer
 from orchard_core.env.providers.kubernetes.options import KubernetesOptions
 from orchard_core.env.providers.kubernetes.podspec import (
@@ -115,6 +116,7 @@ class KubernetesProvider:
         self._api: KubernetesApi | None = None
         self._informer: PodInformer | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._egress: EgressGuard | None = None
         self._own: dict[str, str] = {}
 
     # -- Provider
@@ -126,27 +128,23 @@ class KubernetesProvider:
         for what a pod can't be, SandboxExistsError, SandboxQuotaError, and SandboxStartError with the
         cause, within seconds of its being known. A pod that did not come up is deleted.
         """
-        pod = await self.submit(spec, sandbox_id=sandbox_id)
-        self._own[pod["metadata"]["name"]] = pod["metadata"]["uid"]
-        sandbox = self._handle(pod, spec)
-        try:
-            await self._await_ready(pod, sandbox)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+        return await self._started(await self.submit(spec, sandbox_id=sandbox_id), spec)
 
     async def submit(self, spec: SandboxSpec, *, sandbox_id: str | None = None) -> Mapping[str, Any]:
         """Make the pod and return at once; `find` and `attach` tell how it goes on."""
         check_spec(spec)
-        api, informer = await self._open()
-        name = sandbox_id or f"orchard-{uuid.uuid4().hex[:12]}"
+        await self._open()
+        name = sandbox_id or _new_name()
         if not _NAME.fullmatch(name):
             raise UsageError(f"a sandbox's id is 1 to 63 of a-z, 0-9 and -, not {name!r}")
+        lock = spec.network == "none" and await self._guard(spec).needs_lock()
+        return await self._submit(name, spec, lock)
+
+    async def _submit(self, name: str, spec: SandboxSpec, lock: bool) -> Mapping[str, Any]:
+        api, informer = await self._open()
         nonce = secrets.token_hex(16)
-        body = pod_body(
-            name, spec, self._image(spec), self._options, key=self._derive(name, nonce), nonce=nonce
-        )
+        key = self._derive(name, nonce)
+        body = pod_body(name, spec, self._image(spec), self._options, key=key, nonce=nonce, lock=lock)
         async with self._creating:
             try:
                 pod = await api.create(self._pods_path, body)
@@ -230,6 +228,29 @@ class KubernetesProvider:
         return len(ended)
 
     # -- inside
+
+    async def _started(self, pod: Mapping[str, Any], spec: SandboxSpec) -> KubernetesSandbox:
+        self._own[pod["metadata"]["name"]] = pod["metadata"]["uid"]
+        sandbox = self._handle(pod, spec)
+        try:
+            await self._await_ready(pod, sandbox)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    def _guard(self, spec: SandboxSpec) -> EgressGuard:
+        """What is found out with the first image holds for all: the network is the cluster's."""
+        if self._egress is None:
+            assert self._api is not None
+            image = self._image(spec)
+
+            async def make(lock: bool) -> KubernetesSandbox:
+                probe = SandboxSpec(image=image, workdir="/tmp", ttl_s=120.0)
+                return await self._started(await self._submit(_new_name(), probe, lock), probe)
+
+            self._egress = EgressGuard(self._options, self._api.host, make)
+        return self._egress
 
     async def _open(self) -> tuple[KubernetesApi, PodInformer]:
         async with self._opening:
@@ -342,6 +363,10 @@ class KubernetesProvider:
     def _derive(self, name: str, nonce: str) -> bytes:
         """The sandbox's own key, which every replica that has the master key finds anew."""
         return hmac.digest(self._key, f"{name}\0{nonce}".encode(), hashlib.sha256)
+
+
+def _new_name() -> str:
+    return f"orchard-{uuid.uuid4().hex[:12]}"
 
 
 def _gone(look: Diagnosis) -> SandboxGoneError:
