@@ -41,6 +41,24 @@ async def test_a_late_listener_gets_all_output_once(sandbox: Sandbox) -> None:
     assert heard == result.stdout == b"1\n2\n3\n4\n"
 
 
+async def test_a_late_listener_of_more_than_is_kept_gets_head_and_tail_and_is_told_what_is_missing(
+    sandbox: Sandbox,
+) -> None:
+    await sandbox.start("seq 100000; touch /tmp/on; sleep 0.3; echo end", exec_id="job", max_output=1000)
+    await sandbox.exec("while ! [ -e /tmp/on ]; do sleep 0.01; done", timeout=20)
+    heard = b""
+
+    async def on_output(_stream: str, data: bytes) -> None:
+        nonlocal heard
+        heard += data
+
+    result = await sandbox.attach("job", on_output=on_output)
+    assert heard.startswith(b"1\n2\n")
+    assert heard.endswith(b"100000\nend\n")
+    assert result.stdout == heard[:500] + heard[-500:]
+    assert (await sandbox.job("job")).stdout_bytes == result.stdout_dropped + 1000 == 588_899
+
+
 async def test_cancelling_kills_the_tree_and_keeps_the_output(sandbox: Sandbox) -> None:
     await sandbox.start("echo begun; setsid sleep 4713 & sleep 4713", exec_id="job")
     await sandbox.exec(
@@ -92,6 +110,26 @@ async def test_all_jobs_are_listed(sandbox: Sandbox) -> None:
     await sandbox.attach("one")
     assert [(job.id, job.state) for job in await sandbox.jobs()] == [("one", "exited"), ("two", "running")]
     assert (await sandbox.jobs())[1].argv == ["sleep", "4714"]
+
+
+async def test_a_long_list_of_jobs_comes_whole(sandbox: Sandbox) -> None:
+    for number in range(12):
+        await sandbox.start(["true", "x" * 100_000], exec_id=str(number))
+    assert [job.id for job in await sandbox.jobs()] == [str(number) for number in range(12)]
+
+
+async def test_another_user_is_become_or_refused(sandbox: Sandbox) -> None:
+    if (await sandbox.exec("id -u")).text == "0\n":
+        result = await sandbox.exec("id -u; id -g; id -G", user="1:2")
+        assert result.text == "1\n2\n2\n"
+    else:
+        with pytest.raises(UsageError, match="can't become"):
+            await sandbox.exec("true", user="1:2")
+
+
+async def test_more_output_than_can_be_kept_is_refused_before_it_is_made(sandbox: Sandbox) -> None:
+    with pytest.raises(UsageError, match="max_output"):
+        await sandbox.exec("true", max_output=1 << 40)
 
 
 async def test_several_commands_run_at_a_time(sandbox: Sandbox) -> None:

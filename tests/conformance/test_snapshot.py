@@ -37,6 +37,20 @@ async def test_removals_and_changes_of_kind_are_carried_too(provider: Provider, 
         assert (await other.exec("cd /workspace; cat b d/z; ls a")).text == "b\nz\n"
 
 
+async def test_equal_files_have_an_equal_digest(provider: Provider, sandbox: Sandbox) -> None:
+    await sandbox.exec(MAKE)
+    want = await sandbox.digest(["/workspace"])
+    assert len(want) == 64
+    async with await provider.create(SandboxSpec()) as other:
+        await other.apply_changes(sandbox.changes())
+        assert await other.digest(["/workspace"]) == want
+        for change in ("chmod 600 big", "printf y >> deep/er/file", "ln -sf x deep/link", "rm .hidden"):
+            await other.exec(f"cd /workspace && {change}")
+            changed = await other.digest(["/workspace"])
+            assert changed != want
+            want = changed
+
+
 async def test_the_image_is_not_part_of_the_changes(sandbox: Sandbox) -> None:
     await sandbox.exec("echo small > /workspace/small")
     size = sum([len(data) async for data in sandbox.changes()])

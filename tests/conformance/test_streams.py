@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import tarfile
@@ -45,6 +46,18 @@ async def test_a_source_that_fails_leaves_the_old_file(sandbox: Sandbox) -> None
         await sandbox.write_stream("/tmp/f", pieces(2, failing=True))
     assert await sandbox.read_file("/tmp/f") == b"old"
     assert [info.path for info in await sandbox.list_files("/tmp") if "part" in info.path] == []
+
+
+async def test_two_writers_of_one_file_leave_one_of_their_files(sandbox: Sandbox) -> None:
+    async def write(letter: bytes) -> None:
+        async def source() -> AsyncIterator[bytes]:
+            for _ in range(20):
+                yield letter * 100_000
+
+        await sandbox.write_stream("/tmp/f", source())
+
+    await asyncio.gather(write(b"a"), write(b"b"))
+    assert await sandbox.read_file("/tmp/f") in (b"a" * 2_000_000, b"b" * 2_000_000)
 
 
 async def test_a_reader_that_stops_early_leaves_the_sandbox_usable(sandbox: Sandbox) -> None:

@@ -82,12 +82,13 @@ class LeaseLeft:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatistics:
-    """`rss_bytes` and `uptime_s` of sandboxd, `processes` in the sandbox, `running` commands."""
+    """`rss_bytes` and `uptime_s` of sandboxd, `processes` in the sandbox, `running` commands, open `streams`."""
 
     rss_bytes: int
     uptime_s: float
     processes: int
     running: int
+    streams: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,13 @@ class Sandbox(Protocol):
         """Write to a job's input; with `last` the job sees the end of it afterwards."""
         ...
 
+    async def apply_patch(self, patch: bytes, *, cwd: str | None = None) -> ExecResult:
+        """Apply a unified diff below `cwd`, by `git` or else `patch`; the exit code says whether it applied.
+
+        Raises UsageError when the sandbox has neither.
+        """
+        ...
+
     async def resize(self, exec_id: str, window: Window) -> None:
         """Tell a job's terminal its new size."""
         ...
@@ -266,6 +274,10 @@ class Sandbox(Protocol):
 
     def changes(self) -> AsyncIterator[bytes]:
         """A tar of what was made, changed and removed since the sandbox began."""
+        ...
+
+    async def digest(self, roots: Sequence[str] | None = None) -> str:
+        """The sha256 (hex) over all files below `roots`; equal where they are. By default of all that is the sandbox's."""
         ...
 
     async def apply_changes(self, source: AsyncIterator[bytes]) -> None:

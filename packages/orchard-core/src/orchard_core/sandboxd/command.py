@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .loop import Loop, Timer
     from .reaper import Reaper
 
+# The most that a client may have kept of each of a command's outputs.
+MAX_OUTPUT = 64 << 20
 _F_GETPIPE_SZ = 1032
 _WINDOW = struct.Struct("HHHH")
 
@@ -59,7 +61,8 @@ class Command:
     """One command from its start to its kept result.
 
     `keep` and `linger` say who may ask for it again: the holder of an id of its own choice, or a client
-    that connects again when it has lost us. `on_finished(self)` is called once.
+    that connects again when it has lost us. `on_finished(self)` is called once; `result` is then still
+    None if no process could be made.
     """
 
     def __init__(
@@ -73,7 +76,6 @@ class Command:
         self.linger: bool = request.get("linger", False)
         self.feeder: Watcher | None = None
         self.result: dict[str, Any] | None = None
-        self.outputs = (b"", b"")
         self.supervisor = 0
         self.started_at = time.time()
         self.ended_at: float | None = None
@@ -82,7 +84,9 @@ class Command:
         self._reaper = reaper
         self._on_finished = on_finished
         self._watchers: list[Watcher] = []
-        self._captures = (Capture(request["max_output"]), Capture(request["max_output"]))
+        self._starters: list[Stream] = []
+        limit = min(max(0, request["max_output"]), MAX_OUTPUT)
+        self._captures = (Capture(limit), Capture(limit))
         self._pipes: list[int] = [-1, -1]
         self._terminal = -1
         self._report = -1
@@ -90,6 +94,7 @@ class Command:
         self._timer: Timer | None = None
         self._killed_for: str | None = None
         self._input_lost = False
+        self._failed = False
         self._started = time.monotonic()
         self._command_pid = 0
 
@@ -115,7 +120,7 @@ class Command:
         finally:
             for fd in set(given):
                 os.close(fd)
-        self._reaper.expect(self.supervisor, lambda _status: None)
+        self._reaper.began(self.supervisor, lambda _status: None)
         for fd in [*self._pipes, self._report, feed]:
             if fd >= 0:
                 os.set_blocking(fd, False)
@@ -132,10 +137,22 @@ class Command:
         self._watchers.append(watcher)
         if live:
             for index, capture in enumerate(self._captures):
-                watcher.pump.put(wire.CH_LIVE_STDOUT + index, capture.since(seen[index]))
+                before, skipped, after = capture.since(seen[index])
+                channel = wire.CH_LIVE_STDOUT + index
+                watcher.pump.put(channel, before)
+                if skipped:
+                    watcher.pump.put(wire.CH_SKIPPED, wire.SKIPPED.pack(channel, skipped))
+                watcher.pump.put(channel, after)
         if self.result is not None:
             self._answer(watcher)
         return watcher
+
+    def tell_started(self, stream: Stream) -> None:
+        """Answer with the command's state once it is known that a process could be made."""
+        if self._command_pid or self.result is not None:
+            stream.result(self.state())
+        else:
+            self._starters.append(stream)
 
     def leave(self, watcher: Watcher) -> None:
         """A client gave up. A command that nobody can ask for again is killed; others run on."""
@@ -175,6 +192,11 @@ class Command:
             "stdout_bytes": self._captures[0].total,
             "stderr_bytes": self._captures[1].total,
         }
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much output is kept."""
+        return self._captures[0].kept + self._captures[1].kept
 
     def signal(self, number: int) -> int:
         """Send a signal to all of the command's processes; returns how many there were."""
@@ -251,6 +273,11 @@ class Command:
             self._report_data = self._report_data[process.REPORT.size :]
             if kind == b"p":
                 self._command_pid = value
+                for stream in self._starters:
+                    stream.result(self.state())
+                self._starters.clear()
+            elif kind == b"f":
+                self._fail(os.strerror(value))
             else:
                 self.ended(value)
 
@@ -258,9 +285,32 @@ class Command:
         self._loop.unwatch(self._report)
         os.close(self._report)
         self._report = -1
-        if self.result is None and self._killed_for is None:
+        if self.result is not None or self._killed_for is not None or self._failed:
+            return
+        if self._command_pid:
             # The supervisor was killed from inside; its command is now sandboxd's own child.
             self._reaper.expect(self._command_pid, self.ended)
+        else:
+            self._fail("its supervisor was killed")
+
+    def _fail(self, reason: str) -> None:
+        """No process could be made: whoever waits is told so, and the id may be used again."""
+        self._failed = True
+        self._release()
+        for fd in {fd for fd in self._pipes if fd >= 0}:
+            self._loop.unwatch(fd)
+            os.close(fd)
+        self._pipes, self._terminal = [-1, -1], -1
+        for stream in [*self._starters, *(watcher.stream for watcher in self._watchers)]:
+            stream.error("sandbox", f"the sandbox could not start a process: {reason}")
+        self._starters.clear()
+        self._watchers.clear()
+        self._on_finished(self)
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.stdin.discard()
 
     def ended(self, status: int) -> None:
         """The command itself ended; what it left running in the background may live on."""
@@ -280,17 +330,14 @@ class Command:
             self._finish(None)
 
     def _finish(self, code: int | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         for index, fd in enumerate(self._pipes):
             # All that the command wrote is in the pipe by now; a background child may go on writing for ever.
             left = 0 if fd < 0 else 1 << 16 if fd == self._terminal else fcntl.fcntl(fd, _F_GETPIPE_SZ)
             while left > 0:
                 count = self._read(index, left)
                 left = left - count if count else 0
-        self.stdin.discard()
-        (out, out_dropped), (err, err_dropped) = (capture.finish() for capture in self._captures)
-        self.outputs = (out, err)
+        self._release()
+        (_, out_dropped), (_, err_dropped) = (capture.finish() for capture in self._captures)
         self.ended_at = time.time()
         self.result = {
             "exit_code": code,
@@ -300,6 +347,9 @@ class Command:
             "stderr_dropped": err_dropped,
             "duration_s": time.monotonic() - self._started,
         }
+        for stream in self._starters:
+            stream.result(self.state())
+        self._starters.clear()
         for watcher in list(self._watchers):
             self._answer(watcher)
         self.update_reading()  # from now on only to discard
@@ -314,17 +364,16 @@ class Command:
             )
             return
         watcher.live = False
-        watcher.pump.put(wire.CH_STDOUT, self.outputs[0])
-        watcher.pump.put(wire.CH_STDERR, self.outputs[1])
+        for channel, capture in zip((wire.CH_STDOUT, wire.CH_STDERR), self._captures, strict=True):
+            watcher.pump.put(channel, capture.finish()[0])
         watcher.pump.finish(self.result)
 
     def forget_output(self) -> None:
         """Free the kept output; the result then says that all of it is missing."""
         assert self.result is not None
-        self.result["stdout_dropped"] += len(self.outputs[0])
-        self.result["stderr_dropped"] += len(self.outputs[1])
-        self.outputs = (b"", b"")
-        self._captures = (Capture(0), Capture(0))
+        for name, capture in zip(("stdout_dropped", "stderr_dropped"), self._captures, strict=True):
+            self.result[name] += capture.kept
+            capture.forget()
 
 
 def _pipes(stdin: bool) -> tuple[tuple[int, int, int], list[int], int]:
@@ -338,6 +387,7 @@ def _pipes(stdin: bool) -> tuple[tuple[int, int, int], list[int], int]:
 
 
 def _terminal(window: Sequence[int]) -> tuple[tuple[int, int, int], int]:
+    size = _WINDOW.pack(window[0], window[1], 0, 0)
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, _WINDOW.pack(window[0], window[1], 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
     return (theirs, theirs, theirs), ours

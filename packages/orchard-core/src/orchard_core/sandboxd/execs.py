@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+from . import wire
 from .command import Command
 from .mux import Stream
+from .output import send_all
 from .process import Plan
 from .stdin import StdinFeed
 from .users import UserError, find_user
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
     from .reaper import Reaper
 
 _KEPT_OUTPUT = 64 << 20
+_KEPT_RESULTS = 4096
 
 
 class ExecTable:
-    """Results of client-chosen ids are kept; the oldest output goes first past 64 MiB."""
+    """Results of client-chosen ids are kept; past 64 MiB the oldest's output goes, past 4096 the oldest itself.
+
+    An id is remembered for good: its command never runs again.
+    """
 
     def __init__(self, loop: Loop, reaper: Reaper, env: Mapping[str, str], workdir: str) -> None:
         self._loop = loop
@@ -30,7 +36,9 @@ class ExecTable:
         self._env = env
         self._workdir = workdir
         self._commands: dict[str, Command] = {}
-        self._finished: list[Command] = []
+        self._finished: dict[str, Command] = {}
+        self._kept_bytes = 0
+        self._past: set[str] = set()
 
     @property
     def running(self) -> int:
@@ -40,6 +48,9 @@ class ExecTable:
         """Serve one exec request: start it, attach to it, or refuse it."""
         for done in request.get("done", ()):
             self._forget(done)
+        if request["id"] in self._past:
+            self._find(stream, request)
+            return
         command = self._commands.get(request["id"])
         if command is not None and command.identity != (request["argv"], request["env"], request["cwd"]):
             stream.error("conflict", f"exec id {command.id!r} was used for a different command")
@@ -53,7 +64,7 @@ class ExecTable:
         elif not request.get("detach"):
             command.attach(stream, request["live"], request.get("seen", (0, 0)))
         if request.get("detach"):
-            stream.result(command.state())
+            command.tell_started(stream)
 
     def attach(self, stream: Stream, request: dict[str, Any]) -> None:
         """Wait for a known command's result."""
@@ -88,12 +99,14 @@ class ExecTable:
 
     def all(self, stream: Stream) -> None:
         """List every command that is known."""
-        stream.result([command.state() for command in self._commands.values()])
+        send_all(stream, wire.pack([command.state() for command in self._commands.values()]))
 
     def _find(self, stream: Stream, request: dict[str, Any]) -> Command | None:
         command = self._commands.get(request["id"])
         if command is None:
-            stream.error("unknown_exec", f"the sandbox knows no exec {request['id']!r}")
+            past = request["id"] in self._past
+            what = "keeps the result of exec {!r} no longer" if past else "knows no exec {!r}"
+            stream.error("unknown_exec", "the sandbox " + what.format(request["id"]))
         return command
 
     def _start(self, stream: Stream, request: dict[str, Any]) -> Command | None:
@@ -120,17 +133,29 @@ class ExecTable:
         """The client has this lingering command's result."""
         command = self._commands.get(name)
         if command is not None and command.linger and command.result is not None:
-            del self._commands[name]
-            if command in self._finished:
-                self._finished.remove(command)
+            self._drop(command)
+
+    def _drop(self, command: Command) -> None:
+        self._commands.pop(command.id, None)
+        if self._finished.pop(command.id, None) is not None:
+            self._kept_bytes -= command.kept_bytes
 
     def _on_finished(self, command: Command) -> None:
-        if not (command.keep or command.linger):
-            self._commands.pop(command.id, None)
+        if command.result is None or not (command.keep or command.linger):
+            self._drop(command)
             return
-        self._finished.append(command)
-        kept = sum(len(out) + len(err) for out, err in (done.outputs for done in self._finished))
-        while kept > _KEPT_OUTPUT and len(self._finished) > 1:
-            oldest = self._finished.pop(0)
-            kept -= sum(len(data) for data in oldest.outputs)
-            oldest.forget_output()
+        self._finished[command.id] = command
+        self._kept_bytes += command.kept_bytes
+        if self._kept_bytes > _KEPT_OUTPUT:
+            self._forget_outputs(command)
+        if len(self._finished) > _KEPT_RESULTS:
+            oldest = next(iter(self._finished.values()))
+            self._past.add(oldest.id)
+            self._drop(oldest)
+
+    def _forget_outputs(self, newest: Command) -> None:
+        for command in self._finished.values():
+            if self._kept_bytes <= _KEPT_OUTPUT or command is newest:
+                return
+            self._kept_bytes -= command.kept_bytes
+            command.forget_output()

@@ -8,7 +8,7 @@ import stat
 
 from . import wire
 from .mux import Handler, Stream
-from .output import Pump
+from .output import send_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ class ReadFile(Handler):
             kind = "a directory" if stat.S_ISDIR(os.fstat(self._fd).st_mode) else "not a regular file"
             os.close(self._fd)
             raise OSError(errno.EINVAL, f"it is {kind}")
-        os.lseek(self._fd, offset, os.SEEK_SET)
+        try:
+            os.lseek(self._fd, offset, os.SEEK_SET)
+        except (OSError, OverflowError):
+            os.close(self._fd)
+            raise
         stream.handler = self
         self.on_credit()
 
@@ -77,9 +81,10 @@ class WriteFile(Handler):
             raise OSError(errno.EISDIR, "it is a directory")
         folder, name = os.path.split(self._target)
         os.makedirs(folder, exist_ok=True)
-        self._temporary = os.path.join(folder, f".{name[:48]}.{stream.number}.part")
-        self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        self._mode = mode
+        # Not to be guessed: opening a FIFO that a command put there would hang the daemon.
+        self._temporary = os.path.join(folder, f".{name[:48]}.{os.urandom(8).hex()}.part")
+        self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._mode = mode & 0o7777
         stream.handler = self
 
     def on_data(self, data: bytes) -> None:
@@ -111,14 +116,6 @@ class WriteFile(Handler):
         self._stream.error(*describe(error, self._target))
 
 
-class _Sending(Handler):
-    def __init__(self, pump: Pump) -> None:
-        self._pump = pump
-
-    def on_credit(self) -> None:
-        self._pump.push()
-
-
 def list_files(stream: Stream, path: str) -> None:
     """Send the entries of a directory (or the one of a file), sorted by name."""
     if stat.S_ISDIR(os.stat(path).st_mode):
@@ -131,10 +128,7 @@ def list_files(stream: Stream, path: str) -> None:
             entries.append(_entry(entry))
         except FileNotFoundError:
             continue  # removed while we were listing
-    pump = Pump(stream)
-    stream.handler = _Sending(pump)
-    pump.put(wire.CH_PLAIN, wire.pack(entries))
-    pump.finish({})
+    send_all(stream, wire.pack(entries))
 
 
 def _entry(path: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
+# The kernel takes no longer wait; a timer that is further away is looked at again.
+_LONGEST_WAIT_S = 3600.0
 
 
 class Timer:
@@ -39,6 +41,7 @@ class Loop:
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[int, Callable[[int], None]]] = {}
         self._timers: list[Timer] = []
+        self._fresh: set[int] = set()
         self._running = False
 
     def watch(self, fd: int, events: int, call: Callable[[int], None]) -> None:
@@ -47,6 +50,7 @@ class Loop:
             self._epoll.modify(fd, events)
         else:
             self._epoll.register(fd, events)
+            self._fresh.add(fd)
         self._watched[fd] = (events, call)
 
     def unwatch(self, fd: int) -> None:
@@ -63,9 +67,12 @@ class Loop:
         """Serve until `stop()`."""
         self._running = True
         while self._running:
-            for fd, events in self._poll():
+            ready = self._poll()
+            self._fresh.clear()
+            for fd, events in ready:
                 watched = self._watched.get(fd)
-                if watched is not None:
+                # What was seen at a number that has since been closed and used again is not news of the new file.
+                if watched is not None and fd not in self._fresh:
                     watched[1](events)
             self._run_due()
 
@@ -76,7 +83,9 @@ class Loop:
         timers = self._timers
         while timers and timers[0].cancelled:
             heapq.heappop(timers)
-        timeout = -1.0 if not timers else max(0.0, timers[0].when - time.monotonic())
+        timeout = _LONGEST_WAIT_S
+        if timers:
+            timeout = min(max(0.0, timers[0].when - time.monotonic()), _LONGEST_WAIT_S)
         try:
             return self._epoll.poll(timeout)
         except OSError as error:

@@ -44,7 +44,7 @@ class Stream:
         self.credit = wire.INITIAL_CREDIT
         self._consumed = 0
 
-    def send(self, channel: int, data: bytes) -> int:
+    def send(self, channel: int, data: bytes | memoryview) -> int:
         """Send as much of `data` as credit allows; returns how many bytes were taken."""
         taken = 0
         while taken < len(data) and self.credit > 0:

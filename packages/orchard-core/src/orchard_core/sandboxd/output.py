@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from . import wire
+from .mux import Handler, Stream
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-    from .mux import Stream
 
 
 class Capture:
@@ -32,18 +33,27 @@ class Capture:
             if len(self._tail) > 2 * self._tail_limit + 4096:
                 self._trim()
 
+    @property
+    def kept(self) -> int:
+        """How many bytes are kept."""
+        return len(self._head) + len(self._tail)
+
     def finish(self) -> tuple[bytes, int]:
         """The bytes kept, and how many are missing from their middle."""
         self._trim()
-        kept = bytes(self._head + self._tail)
-        return kept, self.total - len(kept)
+        return b"".join((self._head, self._tail)), self.total - self.kept
 
-    def since(self, offset: int) -> bytes:
-        """What is kept of the bytes from `offset` on."""
+    def since(self, offset: int) -> tuple[bytes, int, bytes]:
+        """What is kept of the bytes from `offset` on: a part, the number of bytes missing after it, and the rest."""
         start = self.total - len(self._tail)
         if offset >= start:
-            return bytes(self._tail[offset - start :])
-        return bytes(self._head[offset:] + self._tail)
+            return b"", 0, bytes(self._tail[offset - start :])
+        before = bytes(self._head[offset:])
+        return before, start - offset - len(before), bytes(self._tail)
+
+    def forget(self) -> None:
+        """Keep nothing; all of it is missing then."""
+        self._head, self._tail = bytearray(), bytearray()
 
     def _trim(self) -> None:
         excess = len(self._tail) - self._tail_limit
@@ -56,7 +66,7 @@ class Pump:
 
     def __init__(self, stream: Stream, on_drained: Callable[[], None] | None = None) -> None:
         self._stream = stream
-        self._queue: list[tuple[int, bytes]] = []
+        self._queue: list[tuple[int, memoryview]] = []
         self._result: dict[str, Any] | None = None
         self._on_drained = on_drained
 
@@ -66,7 +76,8 @@ class Pump:
 
     def put(self, channel: int, data: bytes) -> None:
         if data:
-            self._queue.append((channel, data))
+            # A view, since what credit leaves over is cut again and again.
+            self._queue.append((channel, memoryview(data)))
             self.push()
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -89,3 +100,19 @@ class Pump:
             self._stream.result(result)
         elif blocked and self._on_drained is not None:
             self._on_drained()
+
+
+class _Sending(Handler):
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+
+    def on_credit(self) -> None:
+        self._pump.push()
+
+
+def send_all(stream: Stream, data: bytes) -> None:
+    """Answer with `data`, of any size, and close the stream."""
+    pump = Pump(stream)
+    stream.handler = _Sending(pump)
+    pump.put(wire.CH_PLAIN, data)
+    pump.finish({})

@@ -13,7 +13,6 @@ from .tunnel import Carrier
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from .loop import Loop
 
@@ -40,15 +39,25 @@ def connect(loop: Loop, stream: Stream, port: int) -> None:
     _Dial(loop, "127.0.0.1", port, 10.0, on_outcome)
 
 
-def probe(loop: Loop, stream: Stream, request: dict[str, Any]) -> None:
+def probe(loop: Loop, stream: Stream, host: str, port: int, timeout_s: float) -> None:
     """Try to reach a TCP address from inside: open, refused, timeout, or unreachable."""
+    try:
+        socket.inet_pton(_family(host), host)
+    except OSError:
+        # A name would have to be resolved, for which everything else would wait.
+        stream.error("usage", f"{host!r} is no IP address")
+        return
 
     def on_outcome(sock: socket.socket | None, code: int) -> None:
         if sock is not None:
             sock.close()
         stream.result({"verdict": _VERDICTS.get(code, "unreachable")})
 
-    _Dial(loop, request["host"], request["port"], request["timeout_s"], on_outcome)
+    _Dial(loop, host, port, timeout_s, on_outcome)
+
+
+def _family(host: str) -> int:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class _Waiting(Handler):
@@ -79,7 +88,7 @@ class _Dial:
     ) -> None:
         self._loop = loop
         self._on_outcome = on_outcome
-        self._sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        self._sock = socket.socket(_family(host), socket.SOCK_STREAM)
         self._sock.setblocking(False)
         self._timer = loop.after(timeout_s, lambda: self._finish(errno.ETIMEDOUT))
         code = self._sock.connect_ex((host, port))

@@ -77,8 +77,8 @@ def spawn_supervised(plan: Plan, stdio: tuple[int, int, int], terminal: bool) ->
 
     With `terminal`, stdio is one and becomes the command's controlling terminal.
 
-    Reports are `p` (the command's pid), then `s` (its wait status). Raises OSError when no process
-    can be made.
+    Reports are `p` (the command's pid), then `s` (its wait status); or only `f` (an errno: the
+    supervisor could make no process). Raises OSError when not even a supervisor can be made.
     """
     read_end, write_end = os.pipe()
     try:
@@ -199,7 +199,11 @@ def _supervise(plan: Plan, stdio: tuple[int, int, int], report: int, terminal: b
     # Also closes sandboxd's connection and the pipes of other commands, whose ends must be seen to close.
     _close_above(3, report)
     guard_process()
-    command = os.fork()
+    try:
+        command = os.fork()
+    except OSError as error:
+        os.write(report, REPORT.pack(b"f", error.errno or 0))
+        return
     if command == 0:
         _as_child(lambda: _execute(plan, report, terminal))
     null = os.open("/dev/null", os.O_RDWR)

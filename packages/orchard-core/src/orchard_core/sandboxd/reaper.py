@@ -29,8 +29,13 @@ class Reaper:
         signal.signal(signal.SIGCHLD, lambda _number, _stack: None)
         loop.watch(self._wake_read, READ, self._on_child)
 
+    def began(self, pid: int, call: Callable[[int], None]) -> None:
+        """Have `call(status)` called when `pid`, which has just been forked, has ended."""
+        self._strangers.pop(pid, None)  # an earlier process that had the same number
+        self.own[pid] = call
+
     def expect(self, pid: int, call: Callable[[int], None]) -> None:
-        """Have `call(status)` called when `pid` has ended, or now if it has already."""
+        """Have `call(status)` called when `pid`, which was adopted, has ended, or now if it has already."""
         if pid in self._strangers:
             call(self._strangers.pop(pid))
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import struct
 import sys
 import time
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 # For the clients to take the farewell in; the first process of a container takes all others with it.
 _FAREWELL_S = 0.5
+_REALTIME_COARSE = 5
+# What a request that makes no sense can raise while it is read.
+_UNREADABLE = (LookupError, OverflowError, TypeError, ValueError, struct.error)
 
 
 class Server:
@@ -32,7 +37,8 @@ class Server:
     def __init__(self, loop: Loop, config: dict[str, Any]) -> None:
         self.loop = loop
         self.connections: set[Connection] = set()
-        self._began = time.time()
+        # By the clock that stamps inodes, which runs some milliseconds late.
+        self._began = time.clock_gettime(_REALTIME_COARSE)
         self._ended: dict[str, Any] | None = None
         self._workdir: str = config["workdir"]
         self._reaper = Reaper(loop)
@@ -82,12 +88,13 @@ class Server:
             self._start(stream, request, path)
         except OSError as error:
             stream.error(*files.describe(error, path))
-        except (KeyError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             stream.error("usage", f"sandboxd can't read this request: {type(error).__name__}: {error}")
 
     def _start(self, stream: Stream, request: dict[str, Any], path: str) -> None:
         op = request["op"]
         if op == "exec":
+            _check_seconds(request, "timeout")
             self._execs.open(stream, request)
         elif op == "attach":
             self._execs.attach(stream, request)
@@ -98,16 +105,20 @@ class Server:
         elif op == "stdin":
             self._execs.feed(stream, request)
         elif op == "listen":
-            self._listeners.open(stream, request["port"])
+            self._listeners.open(stream, _port(request, least=0))
         elif op == "connect":
-            ports.connect(self.loop, stream, request["port"])
+            ports.connect(self.loop, stream, _port(request))
         elif op == "probe":
-            ports.probe(self.loop, stream, request)
+            _check_seconds(request, "timeout_s")
+            ports.probe(self.loop, stream, request["host"], _port(request), request["timeout_s"])
         elif op in ("lease", "renew"):
+            _check_seconds(request, "ttl_s")
+            _check_seconds(request, "idle_s")
             self._lease.renew(request.get("ttl_s"), request.get("idle_s"))
             stream.result(self._lease.left())
         elif op == "stat":
-            stream.result({**measure.collect(), "running": self._execs.running})
+            streams = sum(len(connection.streams) for connection in self.connections) - 1
+            stream.result({**measure.collect(), "running": self._execs.running, "streams": streams})
         else:
             self._start_on_files(stream, request, path)
 
@@ -126,6 +137,9 @@ class Server:
         elif op == "changes":
             roots, since = request["roots"], self._began if request["since_start"] else 0.0
             self._job(stream, lambda: snapshot.changes(roots, since), path, upload=False)
+        elif op == "digest":
+            roots = request["roots"]
+            self._job(stream, lambda: snapshot.digest(roots), path, upload=False)
         elif op == "apply":
             self._job(stream, snapshot.apply, path, upload=True)
         else:
@@ -133,3 +147,16 @@ class Server:
 
     def _job(self, stream: Stream, call: Callable[[], None], path: str, upload: bool) -> None:
         trees.TreeJob(self.loop, self._reaper, stream, call, path, upload=upload)
+
+
+def _check_seconds(request: dict[str, Any], name: str) -> None:
+    value = request.get(name)
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} is a number of seconds, not {value}")
+
+
+def _port(request: dict[str, Any], least: int = 1) -> int:
+    port = request["port"]
+    if not isinstance(port, int) or not least <= port < 65536:
+        raise ValueError(f"{port!r} is no port number")
+    return port

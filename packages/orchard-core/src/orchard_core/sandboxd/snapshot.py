@@ -49,6 +49,40 @@ def changes(roots: Sequence[str], since: float) -> None:
     out.flush()
 
 
+def digest(roots: Sequence[str]) -> None:
+    """Write to stdout, in hex, the sha256 over the canonical listing of all that lies below `roots`.
+
+    A line a path, sorted: path, kind, mode, and a symlink's target or the sha256 of a file's content.
+    Owners and times are not part of it. Sandboxes with equal digests hold equal files.
+    """
+    import hashlib
+
+    lines = []
+    for root in sorted({os.path.realpath(root) for root in roots}):
+        for path, info, _names in _walk(root, os.stat(root).st_dev):
+            kind, what = "d", b""
+            if stat.S_ISLNK(info.st_mode):
+                kind, what = "l", os.fsencode(os.readlink(path))
+            elif stat.S_ISREG(info.st_mode):
+                kind, what = "f", _hash(hashlib.sha256(), path)
+            lines.append(wire.pack([os.fsencode(path), kind, stat.S_IMODE(info.st_mode), what]))
+    whole = hashlib.sha256()
+    for line in sorted(set(lines)):
+        whole.update(line)
+    os.write(1, whole.hexdigest().encode())
+
+
+def _hash(state: Any, path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while data := file.read(_BUFFER):
+                state.update(data)
+    except PermissionError:
+        return b"unreadable"  # another user's, which the sandbox can't have changed
+    digest: bytes = state.digest()
+    return digest
+
+
 def _walk(root: str, device: int) -> Iterator[tuple[str, os.stat_result, list[bytes] | None]]:
     """Every path below and with `root` on its own file system; directories with their names, before their contents."""
     todo = [root]

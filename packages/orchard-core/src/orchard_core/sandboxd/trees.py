@@ -67,10 +67,16 @@ class TreeJob(Handler):
         ours_out, theirs_out = os.pipe()
         self._errors, theirs_err = os.pipe()
         given = (theirs_in, theirs_out, theirs_err)
-        self._pid = process.spawn_function(call, given)
-        reaper.expect(self._pid, self._on_exit)
-        for fd in (*given, ours_out if upload else ours_in):
-            os.close(fd)
+        try:
+            self._pid = process.spawn_function(call, given)
+        except OSError:
+            os.close(self._errors)
+            os.close(ours_in if upload else ours_out)
+            raise
+        finally:
+            for fd in (*given, ours_out if upload else ours_in):
+                os.close(fd)
+        reaper.began(self._pid, self._on_exit)
         self._fd = ours_in if upload else ours_out
         os.set_blocking(self._fd, False)
         os.set_blocking(self._errors, False)
@@ -125,7 +131,10 @@ class TreeJob(Handler):
         if self._stream.credit <= 0:
             self._loop.unwatch(self._fd)
             return
-        data = os.read(self._fd, min(wire.CHUNK, self._stream.credit))
+        try:
+            data = os.read(self._fd, min(wire.CHUNK, self._stream.credit))
+        except BlockingIOError:
+            return
         if data:
             self._stream.send(wire.CH_PLAIN, data)
         else:

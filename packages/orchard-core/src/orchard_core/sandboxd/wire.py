@@ -26,7 +26,9 @@ CREDIT_STEP = 1 << 16
 CONFIG, HELLO, OPEN, DATA, END, RESULT, ERROR, CREDIT, RESET, BYE, AUTH = range(1, 12)
 
 # The first payload byte of a DATA frame.
-CH_PLAIN, CH_STDOUT, CH_STDERR, CH_LIVE_STDOUT, CH_LIVE_STDERR = range(5)
+CH_PLAIN, CH_STDOUT, CH_STDERR, CH_LIVE_STDOUT, CH_LIVE_STDERR, CH_SKIPPED = range(6)
+# On CH_SKIPPED: the live channel, and how many of its bytes are kept no more. It may come in pieces.
+SKIPPED = struct.Struct("!BQ")
 
 _MAX_DEPTH = 16
 _U32 = struct.Struct("!I")

@@ -10,6 +10,8 @@ from orchard_core.env.errors import ConnectionLostError, SandboxError, SandboxFi
 from orchard_core.env.link import Link
 from orchard_core.sandboxd import wire
 
+MAX_READ = 1 << 30
+
 
 class LinkUser:
     """Sends requests to one sandbox."""
@@ -25,6 +27,15 @@ class LinkUser:
         while True:
             try:
                 return await (await self._link.connection()).call(request)
+            except ConnectionLostError:
+                if not self._link.resumable:
+                    raise
+
+    async def _gather(self, request: dict[str, Any]) -> bytes:
+        """A request that is answered by bytes, at most 1 GiB of them; asked again after a lost connection."""
+        while True:
+            try:
+                return b"".join([data async for data in incoming(await self._open(request), MAX_READ)])
             except ConnectionLostError:
                 if not self._link.resumable:
                     raise

@@ -15,7 +15,12 @@ from orchard_core.env.link import Link
 from orchard_core.errors import UsageError
 from orchard_core.sandboxd import wire
 
+MAX_OUTPUT = 64 << 20
 _LIVE: dict[int, Literal["stdout", "stderr"]] = {wire.CH_LIVE_STDOUT: "stdout", wire.CH_LIVE_STDERR: "stderr"}
+_PATCHERS = (
+    ["git", "apply", "--whitespace=nowarn", "-"],
+    ["patch", "--strip=1", "--forward", "--batch"],
+)
 
 
 class Execs(LinkUser):
@@ -77,7 +82,7 @@ class Execs(LinkUser):
     async def attach(self, exec_id: str, *, on_output: OutputCallback | None = None) -> ExecResult:
         """Wait for a known command's result. `on_output` first gets the output so far, as far as it is kept.
 
-        Cancelling this does not end the command. Raises UnknownExecError.
+        What is missing of it is counted in the result's `stdout_dropped` and `stderr_dropped`. Cancelling this does not end the command. Raises UnknownExecError.
         """
         request = {"op": "attach", "id": exec_id, "live": on_output is not None}
         return await self._follow(request, None, on_output)
@@ -88,7 +93,7 @@ class Execs(LinkUser):
 
     async def jobs(self) -> list[JobStatus]:
         """Every command that runs or whose result is kept, oldest first."""
-        return [_job_status(entry) for entry in await self._call({"op": "execs"})]
+        return [_job_status(entry) for entry in wire.unpack(await self._gather({"op": "execs"}))]
 
     async def signal(self, exec_id: str, number: int) -> JobStatus:
         """Send a signal to all processes of a command."""
@@ -101,6 +106,18 @@ class Execs(LinkUser):
     async def send_input(self, exec_id: str, data: bytes, *, last: bool = False) -> None:
         """Write to a job's input; with `last` the job sees the end of it afterwards."""
         await upload(await self._open({"op": "stdin", "id": exec_id, "last": last}), _once(data))
+
+    async def apply_patch(self, patch: bytes, *, cwd: str | None = None) -> ExecResult:
+        """Apply a unified diff (names as git writes them, `a/` and `b/`) below `cwd`, by `git` or else `patch`.
+
+        `git` applies all of it or nothing. The result says by its exit code whether it applied. Raises
+        UsageError when the sandbox has neither program.
+        """
+        for argv in _PATCHERS:
+            result = await self.exec(argv, cwd=cwd, stdin=patch)
+            if result.exit_code != 127:
+                return result
+        raise UsageError("the sandbox has neither git nor patch, so no patch can be applied in it")
 
     async def resize(self, exec_id: str, window: Window) -> None:
         """Tell a job's terminal its new size."""
@@ -147,6 +164,10 @@ def _request(
     argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     if not argv or any("\0" in word for word in argv):
         raise UsageError("a command needs at least one word, and no word may hold a NUL byte")
+    if not 0 <= max_output <= MAX_OUTPUT:
+        raise UsageError(
+            f"max_output is between 0 and {MAX_OUTPUT} bytes; what is longer, `on_output` takes as it comes"
+        )
     if sum(map(len, argv)) > wire.MAX_PAYLOAD // 8:
         raise UsageError("the command line is too long; write a file or use stdin")
     return {
@@ -180,6 +201,7 @@ class _Follower:
 
     async def collect(self, stream: ClientStream, name: str) -> ExecResult:
         kept: dict[int, list[bytes]] = {wire.CH_STDOUT: [], wire.CH_STDERR: []}
+        skipped = b""
         while True:
             kind, payload = await stream.receive()
             if kind == wire.RESULT:
@@ -190,8 +212,19 @@ class _Follower:
             elif channel in _LIVE and self._on_output is not None:
                 self.seen[channel - wire.CH_LIVE_STDOUT] += len(payload) - 1
                 await self._on_output(_LIVE[channel], payload[1:])
+            elif channel == wire.CH_SKIPPED and self._on_output is not None:
+                skipped += payload[1:]
+                if len(skipped) >= wire.SKIPPED.size:
+                    self._skip(*wire.SKIPPED.unpack(skipped))
+                    skipped = b""
             else:
                 raise SandboxError("sandboxd gave an unexpected answer to exec")
+
+    def _skip(self, channel: int, count: int) -> None:
+        """The sandbox keeps so many of the next bytes no longer."""
+        if channel not in _LIVE:
+            raise SandboxError("sandboxd gave an unexpected answer to exec")
+        self.seen[channel - wire.CH_LIVE_STDOUT] += count
 
 
 def _exec_result(name: str, kept: Mapping[int, list[bytes]], payload: bytes) -> ExecResult:

@@ -15,7 +15,6 @@ from orchard_core.env.handle import FileInfo
 from orchard_core.sandboxd import wire
 
 _KINDS: tuple[Literal["file", "directory", "symlink"], ...] = ("file", "directory", "symlink")
-MAX_READ = 1 << 30
 MAX_DOWNLOAD = 8 << 30
 
 
@@ -82,15 +81,6 @@ class Files(LinkUser):
                 spool.write(data)
             spool.seek(0)
             await asyncio.to_thread(trees.unpack_tree, spool, target)
-
-    async def _gather(self, request: dict[str, Any]) -> bytes:
-        while True:
-            try:
-                stream = await self._open(request)
-                return b"".join([data async for data in incoming(stream, MAX_READ)])
-            except ConnectionLostError:
-                if not self._link.resumable:
-                    raise
 
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:

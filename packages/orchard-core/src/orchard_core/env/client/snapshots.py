@@ -23,6 +23,15 @@ class Changes(LinkUser):
         async for data in incoming(await self._open(request), None):
             yield data
 
+    async def digest(self, roots: Sequence[str] | None = None) -> str:
+        """The sha256 (hex) over paths, kinds, modes, link targets and contents below `roots`.
+
+        By default of all file systems that are the sandbox's own, which for a sandbox of an image means
+        reading the whole image. Sandboxes with equal digests hold equal files there.
+        """
+        request = {"op": "digest", "roots": list(self.snapshot_roots if roots is None else roots)}
+        return (await self._gather(request)).decode("ascii", "replace")
+
     async def apply_changes(self, source: AsyncIterator[bytes]) -> None:
         """Make the sandbox's folders look as a tar of `changes` says."""
         await upload(await self._open({"op": "apply"}), source)
