@@ -37,7 +37,7 @@ async def make(kubeconfig: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
     made = []
 
     def one(**options: Any) -> KubernetesProvider:
-        given = {"egress_lock": "always", "image": "orchard.local/base:dev", **options}
+        given = {"egress_lock": "always", "egress_check": False, "image": "orchard.local/base:dev", **options}
         provider = KubernetesProvider(
             KubernetesOptions(kubeconfig=str(kubeconfig), namespace=namespace, **given)
         )

@@ -7,13 +7,14 @@ import json
 
 import pytest
 
-from kubernetes_cluster import Make, becomes, pods
+from kubernetes_cluster import Make, pods
 from orchard_core.env import SandboxExpiredError, SandboxGoneError, SandboxIdentityError, SandboxSpec
 from orchard_core.env.dial import TcpAddress, dial
 from orchard_core.env.errors import SandboxExistsError, SandboxNotFoundError
 from orchard_core.env.providers.kubernetes.api import KubernetesApi
 from orchard_core.env.proving import Credentials
 from orchard_core.errors import UsageError
+from waiting import becomes
 
 
 async def test_a_pod_is_confined(make: Make, cluster: KubernetesApi, namespace: str) -> None:
@@ -48,8 +49,11 @@ async def test_another_replica_serves_the_same_sandbox(make: Make) -> None:
     sandbox = await make().create(SandboxSpec(labels={"team": "a"}))
     await sandbox.start("sleep 0.5; echo x >> /tmp/count; cat /tmp/count", exec_id="job")
     other = make()
-    (found,) = await other.find({"team": "a"})
-    assert (found.id, found.status, found.labels) == (sandbox.id, "ready", {"team": "a"})
+
+    async def found() -> object:
+        return [(info.id, info.status, info.labels) for info in await other.find({"team": "a"})]
+
+    await becomes(found, [(sandbox.id, "ready", {"team": "a"})])
     assert await other.find({"team": "b"}) == []
     again = await other.attach(sandbox.id)
     assert (await again.attach("job")).text == "x\n"

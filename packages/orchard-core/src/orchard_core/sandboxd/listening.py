@@ -52,7 +52,9 @@ def main() -> None:
     door = Door(loop, server, bytes.fromhex(settings["ORCHARD_SANDBOX_KEY"]), identity(settings))
     if settings.get("ORCHARD_ORPHAN_S"):
         door.end_when_orphaned(float(settings["ORCHARD_ORPHAN_S"]))
-    on_terminate(loop, lambda: server.end("it was told to stop"))
+    on_terminate(
+        loop, lambda: server.end("it was stopped from outside, as when its pod or container is deleted")
+    )
     door.open(settings["ORCHARD_LISTEN"])
     log(f"listening on {settings['ORCHARD_LISTEN']}")
     loop.run()

@@ -43,7 +43,7 @@ def diagnose(pod: Mapping[str, Any], unschedulable_s: float, now: float) -> Diag
     if phase == "Failed":
         return _failed(pod)
     if phase == "Succeeded":
-        return Diagnosis("gone", "sandboxd ended: its lease was over, or it was told to", expired=True)
+        return Diagnosis("gone", "sandboxd ended: its lease was over (ttl_s, idle_s)", expired=True)
     if "deletionTimestamp" in pod["metadata"]:
         return Diagnosis("gone", "its pod is being deleted")
     if phase == "Unknown" or status.get("reason") == "NodeLost":

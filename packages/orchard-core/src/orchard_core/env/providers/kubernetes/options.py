@@ -31,7 +31,7 @@ class KubernetesOptions:
     - `max_ttl_s`: no pod lives longer, whatever its lease.
     - `unschedulable_s`: how long to hope for a node.
     - `egress_lock`: closes a pod's own network namespace ("auto": where the cluster turns out not to
-      enforce its policies).
+      enforce its policies). `egress_check: false` takes its word ("auto" is then "never") unasked.
     - `clients`: CIDRs from which the service reaches the pods, for the ingress policy.
     """
 
@@ -59,6 +59,7 @@ class KubernetesOptions:
     run_as_non_root: bool = False
     capabilities: list[str] = field(default_factory=list)
     egress_lock: Literal["auto", "always", "never"] = "auto"
+    egress_check: bool = True
     network_policies: bool = True
     clients: list[str] = field(default_factory=lambda: ["0.0.0.0/0"])
     pools: dict[str, int] = field(default_factory=dict)
