@@ -58,9 +58,12 @@ async def test_another_replica_serves_the_same_sandbox(make: Make) -> None:
     again = await other.attach(sandbox.id)
     assert (await again.attach("job")).text == "x\n"
     assert again.spec == sandbox.spec
+    waiting = asyncio.create_task(sandbox.exec("sleep 100"))
+    await asyncio.sleep(0.2)
     await other.destroy(sandbox.id)
     with pytest.raises(SandboxGoneError):
-        await sandbox.exec("true")
+        async with asyncio.timeout(20):
+            await waiting
     with pytest.raises(SandboxNotFoundError, match="nothing-of-that-name"):
         await other.attach("nothing-of-that-name")
 

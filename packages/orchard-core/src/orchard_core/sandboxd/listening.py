@@ -67,14 +67,21 @@ def identity(settings: dict[str, str]) -> str:
 
 
 def given_environment() -> dict[str, str]:
-    """The environment that this process was started with, less what is not the image's.
+    """The image's environment: less what tells of sandboxd, of the API server's address, and of this interpreter."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith((_PREFIX, "KUBERNETES_"))}
+    if _is_added_by_interpreter("LC_CTYPE"):
+        del env["LC_CTYPE"]
+    return env
 
-    Not os.environ: the interpreter may have added LC_CTYPE to that. Kubernetes adds the addresses of its own
-    API server to every container.
-    """
-    with open("/proc/self/environ", "rb") as file:
-        pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if pair]
-    return {name: value for name, _, value in pairs if not name.startswith((_PREFIX, "KUBERNETES_"))}
+
+def _is_added_by_interpreter(name: str) -> bool:
+    """Python sets LC_CTYPE in its own environment where the locale is "C" (PEP 538)."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            began_with = b"\0" + file.read()
+    except OSError:
+        return False
+    return name in os.environ and b"\0" + name.encode() + b"=" not in began_with
 
 
 def configure(settings: dict[str, str], environ: Mapping[str, str], cwd: str) -> dict[str, Any]:

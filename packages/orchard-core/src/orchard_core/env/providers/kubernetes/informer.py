@@ -27,8 +27,12 @@ class PodInformer:
     succeeded. While the server can't be asked, what was known last stays.
     """
 
-    def __init__(self, api: KubernetesApi, namespace: str, selector: str) -> None:
+    def __init__(
+        self, api: KubernetesApi, namespace: str, selector: str, on_gone: Callable[[str], None]
+    ) -> None:
+        """`on_gone(name)` is called when a pod is known to be gone."""
         self._api = api
+        self._on_gone = on_gone
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._selector = selector
         self._pods: dict[str, dict[str, Any]] = {}
@@ -138,6 +142,7 @@ class PodInformer:
             self._last.setdefault(name, pod)
         while len(self._last) > _REMEMBERED:
             del self._last[next(iter(self._last))]
+        self._on_gone(name)
         self._tell(name)
 
     def _tell(self, name: str) -> None:

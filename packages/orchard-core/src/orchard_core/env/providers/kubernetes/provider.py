@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
 from orchard_core.env.client import SandboxClient
 from orchard_core.env.connection import Connection
@@ -27,7 +28,7 @@ from orchard_core.env.errors import (
     SandboxUnreachableError,
 )
 from orchard_core.env.handle import Provider, SandboxInfo
-from orchard_core.env.link import Link, Target, dialled_link
+from orchard_core.env.link import RedialledLink, Target, dialled_link
 from orchard_core.env.providers.kubernetes.api import KubernetesApi, KubernetesApiError
 from orchard_core.env.providers.kubernetes.diagnosis import Diagnosis, diagnose, seconds_of
 from orchard_core.env.providers.kubernetes.egress import EgressGuard
@@ -66,9 +67,10 @@ class KubernetesSandbox(SandboxClient):
     """A sandbox in a pod. Leaving its context destroys it; another handle on it can be had by `attach`."""
 
     def __init__(
-        self, provider: KubernetesProvider, pod: Mapping[str, Any], spec: SandboxSpec, link: Link
+        self, provider: KubernetesProvider, pod: Mapping[str, Any], spec: SandboxSpec, link: RedialledLink
     ) -> None:
         super().__init__(link)
+        self._link: RedialledLink = link
         self._provider = provider
         self._id: str = pod["metadata"]["name"]
         self._uid: str = pod["metadata"]["uid"]
@@ -85,6 +87,10 @@ class KubernetesSandbox(SandboxClient):
     async def connection(self) -> Connection:
         """The live connection to its sandboxd."""
         return await self._link.connection()
+
+    def cut(self) -> None:
+        """Break the connection: the pod is gone, and what is asked next learns why."""
+        self._link.cut()
 
     async def close(self) -> None:
         """Destroy the pod. May be called again."""
@@ -118,6 +124,8 @@ class KubernetesProvider:
         self._sweeper: asyncio.Task[None] | None = None
         self._egress: EgressGuard | None = None
         self._own: dict[str, str] = {}
+        self._deleted: set[str] = set()  # the uids of pods that are gone or about to be
+        self._handles: dict[str, WeakSet[KubernetesSandbox]] = {}
 
     # -- Provider
 
@@ -208,6 +216,8 @@ class KubernetesProvider:
     async def delete_pod(self, name: str, uid: str) -> None:
         """Delete the pod that has this uid; one that is gone, or another of its name, is left in peace."""
         self._own.pop(name, None)
+        self._deleted.add(uid)
+        self._cut(name)
         if self._api is None:
             return
         try:
@@ -256,7 +266,7 @@ class KubernetesProvider:
         async with self._opening:
             if self._api is None or self._informer is None:
                 api = await KubernetesApi.connect(self._options)
-                informer = PodInformer(api, self._options.namespace, f"{MANAGED}=true")
+                informer = PodInformer(api, self._options.namespace, f"{MANAGED}=true", self._cut)
                 try:
                     await informer.start()
                     if self._options.network_policies:
@@ -292,11 +302,19 @@ class KubernetesProvider:
         async def locate() -> Target:
             return self._locate(name, uid, key)
 
-        return KubernetesSandbox(self, pod, spec, dialled_link(locate))
+        sandbox = KubernetesSandbox(self, pod, spec, dialled_link(locate))
+        self._handles.setdefault(name, WeakSet()).add(sandbox)
+        return sandbox
+
+    def _cut(self, name: str) -> None:
+        """A pod is gone for the API server; its processes may take a moment longer, of no use to anybody."""
+        for sandbox in self._handles.pop(name, ()):
+            sandbox.cut()
 
     def _locate(self, name: str, uid: str, key: bytes) -> Target:
         """Where the pod is now. Raises SandboxGoneError with the reason once it is no more."""
-        assert self._informer is not None
+        if self._informer is None or uid in self._deleted:
+            raise _gone(Diagnosis("gone", "its pod was deleted"))
         pod = self._informer.get(name)
         if pod is None or pod["metadata"]["uid"] != uid:
             last = self._informer.last(name)
