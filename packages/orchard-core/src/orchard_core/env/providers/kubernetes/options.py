@@ -62,7 +62,6 @@ class KubernetesOptions:
     egress_check: bool = True
     network_policies: bool = True
     clients: list[str] = field(default_factory=lambda: ["0.0.0.0/0"])
-    pools: dict[str, int] = field(default_factory=dict)
 
     def master_key(self) -> bytes:
         """The key's 32 bytes. Raises UsageError for what is no such key."""

@@ -18,12 +18,10 @@ from orchard_core.sandboxd import wire
 PREFIX = "orchard.dev"
 MANAGED = f"{PREFIX}/managed"
 SPEC_HASH = f"{PREFIX}/spec-hash"
-POOL = f"{PREFIX}/pool"
 EGRESS = f"{PREFIX}/egress"
 SPEC = f"{PREFIX}/spec"
 NONCE = f"{PREFIX}/key-nonce"
 LABELS = f"{PREFIX}/labels"
-EXPIRES = f"{PREFIX}/expires-at"
 
 ROOT = "/.orchard"
 _RUNTIME_VOLUME = "orchard-runtime"
@@ -68,13 +66,10 @@ def pod_body(
     *,
     key: bytes,
     nonce: str,
-    pool: str | None = None,
     lock: bool = False,
 ) -> dict[str, Any]:
     """The pod called `name`. `lock` closes its network namespace before its workload begins."""
     labels = {MANAGED: "true", SPEC_HASH: spec_hash(spec), EGRESS: spec.network}
-    if pool is not None:
-        labels[POOL] = pool
     annotations = {SPEC: spec_json(spec), NONCE: nonce, LABELS: json.dumps(dict(spec.labels))}
     volume, init = _runtime(options, lock)
     body: dict[str, Any] = {
