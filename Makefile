@@ -5,10 +5,10 @@ SHELL := bash
 export PATH := $(CURDIR)/.cache/tools/bin:$(PATH)
 BIN := .venv/bin
 SOURCES := packages tools tests benchmarks examples conftest.py
-SCRIPTS := tools/lock tools/sync tools/devcluster tools/images
+SCRIPTS := tools/lock tools/sync tools/devcluster tools/images tools/simnode
 TYPED := $(wildcard packages/*/src) $(wildcard examples/*/src) $(wildcard examples/*/*.py) $(wildcard tools/*.py) tools/cluster $(wildcard benchmarks/*.py)
 
-.PHONY: help ready demo demo-full engines test check bench format
+.PHONY: help ready demo demo-full engines test check bench bench-env format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 18
@@ -41,11 +41,15 @@ check: ready ## format, lint, types, import direction, pins, tree
 
 bench: ready ## measure what README's table shows; writes runs/bench/*.json
 	@mkdir -p runs/bench
-	@for script in benchmarks/bench_*.py; do \
+	@for script in $(filter-out benchmarks/bench_cluster.py,$(wildcard benchmarks/bench_*.py)); do \
 	    name=$$(basename $$script .py); \
 	    echo "== $$name"; \
 	    $(BIN)/python $$script --out runs/bench/$${name#bench_}.json; \
 	done
+
+bench-env: engines ## the same for sandboxes on Docker and Kubernetes, beside the engines' own exec (needs root)
+	@mkdir -p runs/bench
+	$(BIN)/python benchmarks/bench_cluster.py --out runs/bench/cluster.json
 
 format: ready ## rewrite the sources in the house style
 	$(BIN)/ruff format $(SOURCES) $(SCRIPTS)

@@ -18,15 +18,17 @@ COVERED = ["/run", "/var/lib", "/var/log"]
 
 
 def start_namespace(root: Path) -> None:
-    """Start the keeper; `root` itself stays visible inside, wherever it is."""
-    quoted, ready = shlex.quote(str(root)), root / "namespace-ready"
-    lines = ["set -eu", f"exec 9<{quoted}"]
+    """Start the keeper; `root` and what is beside it (binaries) stay visible inside, wherever they are."""
+    kept, ready = root.parent, root / "namespace-ready"
+    lines = ["set -eu", f"exec 9<{shlex.quote(str(kept))}"]
     for folder in COVERED:
         private = root / "private" / folder.strip("/").replace("/", "-")
         private.mkdir(parents=True)
         lines.append(f"mount --bind {shlex.quote(str(private))} {folder}")
         if root.is_relative_to(folder):
-            lines += [f"mkdir -p {quoted}", f"mount --bind /proc/self/fd/9 {quoted}"]
+            # By the open descriptor, and taken literally: the path leads to the empty folder by now.
+            mount = f"mount --no-canonicalize --bind /proc/self/fd/9 {shlex.quote(str(kept))}"
+            lines += [f"mkdir -p {shlex.quote(str(kept))}", mount]
     lines += ["exec 9<&-", f"touch {shlex.quote(str(ready))}", "exec sleep infinity"]
     daemon = Daemon("namespace", root)
     daemon.start(["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(lines)])

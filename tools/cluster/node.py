@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 from cluster.cgroups import make_cgroup
@@ -12,6 +13,7 @@ from cluster.paths import Instance
 from cluster.processes import Daemon, run, waited_for
 
 COMPONENTS = ["namespace", "containerd", "kubelet"]
+KUBELET_PORT = 10250
 PAUSE_IMAGE = "orchard.local/pause:dev"
 
 
@@ -75,6 +77,7 @@ def _start_kubelet(instance: Instance, binaries: Path) -> None:
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": instance.gateway,
+        "port": KUBELET_PORT,
         "readOnlyPort": 0,
         "healthzPort": 0,
         "tlsCertFile": f"{credentials}/kubelet.crt",
@@ -121,6 +124,13 @@ def _start_kubelet(instance: Instance, binaries: Path) -> None:
         # It would look for a cloud's metadata service, and wait, before it does anything.
         environment={"AWS_EC2_METADATA_DISABLED": "true"},
     )
+
+
+def kubelet_listens(instance: Instance) -> bool:
+    """Whether it is there now; the API server says Ready for a while after it has gone."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        return probe.connect_ex((instance.gateway, KUBELET_PORT)) == 0
 
 
 def stop_node(instance: Instance) -> None:

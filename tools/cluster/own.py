@@ -30,7 +30,7 @@ class OwnCluster:
         self.kubeconfig = instance.kubeconfig
 
     def is_up(self) -> bool:
-        return control_plane.node_is_ready(self.instance)
+        return control_plane.node_is_ready(self.instance) and node.kubelet_listens(self.instance)
 
     def up(self) -> None:
         """Start what does not run, and wait until pods can be created. Raises ClusterError."""
@@ -73,13 +73,18 @@ class OwnCluster:
         control_plane.start_control_plane(self.instance, binaries)
 
     def _restart_what_died(self) -> bool:
-        """Whether the instance is whole again; False when it must be made anew."""
+        """Whether the instance is whole again; False when it must be made anew.
+
+        What still runs is never thrown away: somebody may have stopped a part on purpose.
+        """
         daemons = {name: Daemon(name, self.root) for name in COMPONENTS}
         if daemons["namespace"].pid() is None or not all(each.record.exists() for each in daemons.values()):
             return False
         for daemon in daemons.values():
             daemon.start_again()
-        return waited_for(lambda: control_plane.api_server_is_ready(self.instance), 30)
+        if not waited_for(lambda: control_plane.api_server_is_ready(self.instance), 60):
+            raise ClusterError("its API server does not answer; run `tools/devcluster down`, then `up`")
+        return True
 
 
 def check_programs(names: list[str]) -> None:

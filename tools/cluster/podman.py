@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from cluster.cgroups import remove_if_unused
 from cluster.namespace import inside, start_namespace
@@ -90,9 +92,10 @@ class Podman:
         remove_if_unused("/libpod_parent")
         remove_tree(self.root)
 
-    def podman(self, *arguments: str, check: bool = True) -> str:
+    def podman(self, *arguments: str, stdin: IO[bytes] | None = None, check: bool = True) -> str:
         """Run podman's own command line against the same storage."""
-        return run("env", *self._assignments(), *inside(self.root, ["podman", *arguments]), check=check)
+        command = inside(self.root, ["podman", *arguments])
+        return run("env", *self._assignments(), *command, stdin=stdin, check=check)
 
     def become(self, arguments: list[str]) -> None:
         """Replace this process by podman's command line."""
@@ -101,7 +104,15 @@ class Podman:
         )
 
     def load(self, archive: Path) -> None:
-        self.podman("load", "--quiet", "--input", str(archive))
+        # Not by its path: that may lead elsewhere inside the namespace.
+        with archive.open("rb") as content:
+            self.podman("load", "--quiet", stdin=content)
+
+    def save(self, image: str, target: Path) -> None:
+        """Write an image that it has to an archive."""
+        staged = self.root / "saved.tar"
+        self.podman("save", "--quiet", "--output", str(staged), image)
+        shutil.move(staged, target)
 
     @property
     def _mark(self) -> str:

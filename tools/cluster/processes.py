@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from cluster.paths import ClusterError
 
@@ -103,10 +104,10 @@ def waited_for(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def run(*command: str | Path, stdin: str | None = None, check: bool = True) -> str:
+def run(*command: str | Path, stdin: IO[bytes] | None = None, check: bool = True) -> str:
     """Standard output of a short command; ClusterError with its own words when it fails."""
     done = subprocess.run(
-        [str(part) for part in command], input=stdin, capture_output=True, text=True, check=False
+        [str(part) for part in command], stdin=stdin, capture_output=True, text=True, check=False
     )
     if check and done.returncode != 0:
         words = " ".join(str(part) for part in command)

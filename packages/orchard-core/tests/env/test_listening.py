@@ -256,3 +256,22 @@ async def test_the_time_limit_ends_it_with_its_reason(runtime: Path, tmp_path: P
     with pytest.raises(SandboxGoneError, match="time limit"):
         await client.exec("sleep 100")
     assert daemon.process.wait(10) == 0
+
+
+def test_a_client_runs_on_uvloop_too(runtime: Path, tmp_path: Path) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    daemon = start(runtime, tmp_path)
+
+    async def use() -> str:
+        client = await ready(daemon)
+        try:
+            return (await client.exec("head -c 3000000 /dev/zero | wc -c")).text
+        finally:
+            await client._link.close()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            assert runner.run(use()) == "3000000\n"
+    finally:
+        daemon.process.kill()
+        daemon.process.wait()

@@ -16,6 +16,7 @@ from orchard_core.env import (
 )
 from orchard_core.env.client import SandboxClient
 from orchard_core.errors import UsageError
+from waiting import becomes
 
 EXEC: dict[str, Any] = {
     "op": "exec", "id": "x", "argv": ["true"], "env": {}, "cwd": None, "timeout": None, "max_output": 10,
@@ -80,8 +81,11 @@ async def test_where_no_process_can_be_made_commands_say_so_and_files_are_served
     # The inner shell's own place is free again in the end: enough for a supervisor, not for its command.
     fill = "(while :; do sleep 1000 & done) 2>/dev/null; echo full; exec sleep 1000"
     await sandbox.start(fill, exec_id="bomb")
-    while not (await sandbox.job("bomb")).stdout_bytes:
-        pass
+
+    async def wrote() -> object:
+        return (await sandbox.job("bomb")).stdout_bytes > 0
+
+    await becomes(wrote, True)
     for _ in range(3):
         with pytest.raises(SandboxError, match="could not start a process"):
             await sandbox.exec("echo on", exec_id="refused", timeout=20)

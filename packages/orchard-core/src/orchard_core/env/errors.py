@@ -35,6 +35,22 @@ class SandboxIdentityError(SandboxError):
     """What answers at the sandbox's address is another sandbox, or does not share its key."""
 
 
+class SandboxQuotaError(SandboxStartError):
+    """A quota does not allow another sandbox."""
+
+
+class EgressNotEnforcedError(SandboxStartError):
+    """Sandboxes of network "none" would reach the outside all the same."""
+
+
+class SandboxNotFoundError(UsageError):
+    """There is no sandbox with this id."""
+
+
+class SandboxExistsError(UsageError):
+    """The id is taken by a sandbox of another spec."""
+
+
 class SandboxFileError(UsageError):
     """A path in the sandbox is missing, of the wrong kind, or not permitted."""
 

@@ -99,6 +99,19 @@ class Window:
     columns: int = 80
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """What a provider knows of a sandbox; times in Unix seconds."""
+
+    id: str
+    status: Literal["pending", "ready", "failed", "gone"]
+    message: str
+    image: str
+    labels: Mapping[str, str]
+    created_at: float
+    expires_at: float
+
+
 class ByteStream(Protocol):
     """A connection to a port inside a sandbox."""
 

@@ -100,6 +100,11 @@ class RedialledLink:
             self._current = await self._reconnect()
             return self._current
 
+    def cut(self) -> None:
+        """Break the present connection; the next call makes another one, or learns that there is no sandbox."""
+        if self._current is not None:
+            self._current.shut("its connection was cut")
+
     async def close(self) -> None:
         self._closed = True
         if self._current is not None:

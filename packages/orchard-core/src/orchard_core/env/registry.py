@@ -18,6 +18,7 @@ ProviderFactory = Callable[[Mapping[str, Any]], Provider]
 # Where each factory is, so that importing this package costs nothing of what a provider needs.
 BUILT_IN: Mapping[str, str] = {
     "bubblewrap": "orchard_core.env.providers.bubblewrap:bubblewrap_from_options",
+    "kubernetes": "orchard_core.env.providers.kubernetes.provider:kubernetes_from_options",
     "docker": "orchard_core.env.providers.docker:docker_from_options",
 }
 

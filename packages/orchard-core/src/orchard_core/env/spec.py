@@ -22,7 +22,8 @@ class SandboxSpec:
 
     `image` is a provider's image name; the bubblewrap provider takes only "host" (the read-only
     host system). `memory_bytes` and `pids` are limits, `None` means the provider's default.
-    `disk_bytes` bounds the writable file systems. `ttl_s` ends the sandbox whatever
+    `disk_bytes` bounds the writable file systems. `network` "host" is
+    this machine's (bubblewrap, docker), "cluster" a pod's ordinary one. `ttl_s` ends the sandbox whatever
     happens, `idle_s` when it was not used for so long (no request, running command or open stream).
     """
 
@@ -30,7 +31,7 @@ class SandboxSpec:
     workdir: str = "/workspace"
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    network: Literal["none", "host"] = "none"
+    network: Literal["none", "host", "cluster"] = "none"
     cpu: float | None = None
     memory_bytes: int | None = None
     disk_bytes: int | None = None

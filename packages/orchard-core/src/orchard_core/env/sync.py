@@ -8,7 +8,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from orchard_core.env.handle import DEFAULT_MAX_OUTPUT, ExecResult, FileInfo, Provider, Sandbox
+from orchard_core.env.handle import (
+    DEFAULT_MAX_OUTPUT,
+    ExecResult,
+    FileInfo,
+    JobStatus,
+    LeaseLeft,
+    Provider,
+    Sandbox,
+)
 from orchard_core.env.spec import SandboxSpec
 
 _T = TypeVar("_T")
@@ -83,6 +91,47 @@ class SyncSandbox:
                 max_output=max_output,
             )
         )
+
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        exec_id: str | None = None,
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+    ) -> JobStatus:
+        return self._portal.run(
+            self._sandbox.start(command, exec_id=exec_id, timeout=timeout, env=env, cwd=cwd, stdin=stdin)
+        )
+
+    def attach(self, exec_id: str) -> ExecResult:
+        return self._portal.run(self._sandbox.attach(exec_id))
+
+    def job(self, exec_id: str) -> JobStatus:
+        return self._portal.run(self._sandbox.job(exec_id))
+
+    def jobs(self) -> list[JobStatus]:
+        return self._portal.run(self._sandbox.jobs())
+
+    def signal(self, exec_id: str, number: int) -> JobStatus:
+        return self._portal.run(self._sandbox.signal(exec_id, number))
+
+    def cancel(self, exec_id: str) -> JobStatus:
+        return self._portal.run(self._sandbox.cancel(exec_id))
+
+    def send_input(self, exec_id: str, data: bytes, *, last: bool = False) -> None:
+        self._portal.run(self._sandbox.send_input(exec_id, data, last=last))
+
+    def apply_patch(self, patch: bytes, *, cwd: str | None = None) -> ExecResult:
+        return self._portal.run(self._sandbox.apply_patch(patch, cwd=cwd))
+
+    def lease(self) -> LeaseLeft:
+        return self._portal.run(self._sandbox.lease())
+
+    def renew(self, *, ttl_s: float | None = None, idle_s: float | None = None) -> LeaseLeft:
+        return self._portal.run(self._sandbox.renew(ttl_s=ttl_s, idle_s=idle_s))
 
     def read_file(self, path: str) -> bytes:
         return self._portal.run(self._sandbox.read_file(path))

@@ -364,14 +364,14 @@ class Command:
             )
             return
         watcher.live = False
-        for channel, capture in zip((wire.CH_STDOUT, wire.CH_STDERR), self._captures, strict=True):
+        for channel, capture in ((wire.CH_STDOUT, self._captures[0]), (wire.CH_STDERR, self._captures[1])):
             watcher.pump.put(channel, capture.finish()[0])
         watcher.pump.finish(self.result)
 
     def forget_output(self) -> None:
         """Free the kept output; the result then says that all of it is missing."""
         assert self.result is not None
-        for name, capture in zip(("stdout_dropped", "stderr_dropped"), self._captures, strict=True):
+        for name, capture in (("stdout_dropped", self._captures[0]), ("stderr_dropped", self._captures[1])):
             self.result[name] += capture.kept
             capture.forget()
 

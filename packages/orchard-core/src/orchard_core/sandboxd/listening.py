@@ -19,7 +19,7 @@ from .termination import on_terminate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping
     from typing import Any
 
     from .loop import Timer
@@ -34,10 +34,10 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def main() -> None:
     """Listen as ORCHARD_LISTEN says and serve until the sandbox's time is up."""
     settings = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_PREFIX)}
+    config = configure(settings, given_environment(), os.getcwd())
     process.close_all_but(-1)
     process.load_prctl()
-    process.guard_process()
-    config = configure(settings, os.environ, os.getcwd())
+    process.guard_process()  # from here on /proc/self is not ours to read either
     limit(config)
     os.umask(0o022)
     try:
@@ -52,7 +52,9 @@ def main() -> None:
     door = Door(loop, server, bytes.fromhex(settings["ORCHARD_SANDBOX_KEY"]), identity(settings))
     if settings.get("ORCHARD_ORPHAN_S"):
         door.end_when_orphaned(float(settings["ORCHARD_ORPHAN_S"]))
-    on_terminate(loop, lambda: server.end("it was told to stop"))
+    on_terminate(
+        loop, lambda: server.end("it was stopped from outside, as when its pod or container is deleted")
+    )
     door.open(settings["ORCHARD_LISTEN"])
     log(f"listening on {settings['ORCHARD_LISTEN']}")
     loop.run()
@@ -64,7 +66,25 @@ def identity(settings: dict[str, str]) -> str:
     return settings.get("ORCHARD_SANDBOX_IDENTITY") or settings["ORCHARD_SANDBOX_ID"]
 
 
-def configure(settings: dict[str, str], environ: MutableMapping[str, str], cwd: str) -> dict[str, Any]:
+def given_environment() -> dict[str, str]:
+    """The image's environment: less what tells of sandboxd, of the API server's address, and of this interpreter."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith((_PREFIX, "KUBERNETES_"))}
+    if _is_added_by_interpreter("LC_CTYPE"):
+        del env["LC_CTYPE"]
+    return env
+
+
+def _is_added_by_interpreter(name: str) -> bool:
+    """Python sets LC_CTYPE in its own environment where the locale is "C" (PEP 538)."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            began_with = b"\0" + file.read()
+    except OSError:
+        return False
+    return name in os.environ and b"\0" + name.encode() + b"=" not in began_with
+
+
+def configure(settings: dict[str, str], environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
     """The server's config; `environ` is the image's environment and `cwd` its WORKDIR, which hold unless set."""
     env = dict(environ)
     env.setdefault("PATH", _DEFAULT_PATH)

@@ -82,7 +82,8 @@ class Execs(LinkUser):
     async def attach(self, exec_id: str, *, on_output: OutputCallback | None = None) -> ExecResult:
         """Wait for a known command's result. `on_output` first gets the output so far, as far as it is kept.
 
-        What is missing of it is counted in the result's `stdout_dropped` and `stderr_dropped`. Cancelling this does not end the command. Raises UnknownExecError.
+        What is missing of it is counted in the result's `stdout_dropped` and `stderr_dropped`.
+        Cancelling this does not end the command. Raises UnknownExecError.
         """
         request = {"op": "attach", "id": exec_id, "live": on_output is not None}
         return await self._follow(request, None, on_output)

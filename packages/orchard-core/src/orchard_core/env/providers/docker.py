@@ -31,6 +31,7 @@ from orchard_core.env.connection import Connection
 from orchard_core.env.dial import greet
 from orchard_core.env.errors import (
     ProviderUnavailableError,
+    SandboxError,
     SandboxExpiredError,
     SandboxGoneError,
     SandboxStartError,
@@ -58,6 +59,8 @@ ORPHAN_S = 15
 _LISTEN = "unix:@orchard-sandboxd"
 _DEFAULT_PIDS = 4096
 _START_TIMEOUT_S = 30.0
+_REMOVE_TRIES = 50
+_REMOVE_PAUSE_S = 0.1
 _SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 
 
@@ -138,7 +141,7 @@ class DockerSandbox(SandboxClient):
             if self._container.status not in ("running", "created"):
                 raise SandboxGoneError(f"the sandbox is gone: {self._how_it_ended()}")
             exec_id = api.exec_create(self._container.id, argv, stdin=True, stdout=True, stderr=True)["Id"]
-            stream = api.exec_start(exec_id, socket=True)
+            stream: Any = api.exec_start(exec_id, socket=True)
         except docker.errors.NotFound as error:
             if time.monotonic() >= self._ends_at:
                 raise SandboxExpiredError("the sandbox is gone: it reached its time limit (ttl_s)") from error
@@ -335,12 +338,16 @@ def cached_runtime() -> Path:
 
 
 def _remove(container: Container) -> None:
+    """Remove a container, which the engine may be removing itself, having seen its end: that one of the two fails."""
     import docker.errors
 
-    try:
-        container.remove(force=True, v=True)
-    except docker.errors.NotFound:
-        pass  # it has ended, and the engine has removed it
-    except docker.errors.APIError as error:
-        if error.status_code != 409:  # its removal is under way
-            raise
+    for _ in range(_REMOVE_TRIES):
+        try:
+            container.remove(force=True, v=True)
+            return
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            said = error
+            time.sleep(_REMOVE_PAUSE_S)
+    raise SandboxError(f"the container engine could not remove a container: {said.explanation}") from said

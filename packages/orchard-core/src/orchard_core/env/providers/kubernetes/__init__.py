@@ -1,0 +1,1 @@
+"""Sandboxes as pods of a Kubernetes cluster."""
